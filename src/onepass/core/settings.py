@@ -1,0 +1,23 @@
+"""The options of one compilation, shared by the command line and the Python API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from onepass.core.tensor import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compile. `threads` None means: ask affinity, cgroup quota and ONEPASS_NUM_THREADS.
+
+    `fuse` is `none`, `auto`, `all`, `only=NAME[,NAME]` (regions that hold one of these nodes) or
+    `limit=N` (the first N merges, to bisect a bad one). `rewrites` names the rewrites that may change
+    rounding; `--exact` empties it.
+    """
+
+    threads: int | None = None
+    fuse: str = "auto"
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    rewrites: frozenset[str] = frozenset({"fold_batch_norm"})
+    cache: bool = True

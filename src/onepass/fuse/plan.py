@@ -1,0 +1,64 @@
+"""The plan: regions, and the ledger with one decision for every edge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onepass.cost.machine import Level
+from onepass.cost.roofline import Estimate
+from onepass.graph.ir import Graph, Node
+from onepass.graph.layout import Layout
+from onepass.loops.ir import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The ledger's entry for one edge: `value` from `producer` to `consumer` (node names).
+
+    `producer` is '' for a graph input, `consumer` '' for a graph output. `reason` is a code from
+    `rules.REASONS`, `detail` one sentence with the numbers. `saved_bytes[level]`: traffic that this home
+    avoids against `memory`. `seconds`: predicted time of the region(s) as planned; `alternative`: the best other
+    home, `alternative_s` its price (None where a rule forbade it, and then `reason` is that rule).
+    """
+
+    value: str
+    producer: str
+    consumer: str
+    home: Home
+    reason: str
+    detail: str
+    value_bytes: int
+    saved_bytes: Mapping[Level, int]
+    seconds: float
+    alternative: Home | None = None
+    alternative_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape."""
+
+    id: int
+    form: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    estimate: Estimate
+
+    @property
+    def name(self) -> str:
+        """The user's node names, shortened: first and last."""
+        names = [node.name for node in self.nodes]
+        return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that was decided. `layouts` holds the physical layout of every value."""
+
+    graph: Graph
+    regions: tuple[Region, ...]
+    decisions: tuple[Decision, ...]
+    layouts: Mapping[str, Layout]
+    arena_bytes: int

@@ -1,0 +1,1 @@
+"""Layer 3: the SSA graph, its verifier, interpreter and passes."""

@@ -1,0 +1,1 @@
+"""Layer 2: one `OpDef` per op, by family."""
