@@ -12,7 +12,8 @@ class Traffic:
     """What one or more launches do. Exact integers for given shapes, layout and tile sizes.
 
     `compulsory_bytes`: every input read once and every output written once. `bytes_at[level]`: bytes
-    that have to come from, or go to, that level, `l2`, `l3` and `memory`. `recomputed_flops` are part of `flops`.
+    that have to come from, or go to, that level, `l2`, `l3` and `memory`. `recomputed_flops` are part of
+    `flops`.
     `flop_efficiency` is the share of the FMA peak that this instruction mix can reach at best.
     """
 

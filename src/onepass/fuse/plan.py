@@ -18,8 +18,8 @@ class Decision:
 
     `producer` is '' for a graph input, `consumer` '' for a graph output. `reason` is a code from
     `rules.REASONS`, `detail` one sentence with the numbers. `saved_bytes[level]`: traffic that this home
-    avoids against `memory`. `seconds`: predicted time of the region(s) as planned; `alternative`: the best other
-    home, `alternative_s` its price (None where a rule forbade it, and then `reason` is that rule).
+    avoids against `memory`. `seconds`: predicted time of the region(s) as planned; `alternative`: the best
+    other home, `alternative_s` its price (None where a rule forbade it, and then `reason` is that rule).
     """
 
     value: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onepass.core.dtypes import BOOL, DType, I64
+from onepass.core.dtypes import BOOL, I64, DType
 from onepass.loops.ir import (
     COMPARISONS,
     PREDICATES,
@@ -11,8 +11,8 @@ from onepass.loops.ir import (
     Cast,
     Const,
     Expr,
-    For,
     Fma,
+    For,
     Index,
     LoopMode,
     Scalar,

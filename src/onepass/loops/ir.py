@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from onepass.core.dtypes import DType, I64
+from onepass.core.dtypes import I64, DType
 
 Scalar = float | int | bool
 Home = Literal["register", "cache", "memory"]
@@ -93,6 +93,8 @@ class Load(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Unary(Expr):
+    """`op(x)`."""
+
     op: UnaryOp
     x: Expr
     dtype: DType
@@ -100,6 +102,8 @@ class Unary(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Binary(Expr):
+    """`a op b`, operands of one dtype."""
+
     op: BinaryOp
     a: Expr
     b: Expr
@@ -164,6 +168,8 @@ class For(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Store(Stmt):
+    """`buffer[indices] = value`."""
+
     buffer: str
     indices: tuple[Expr, ...]
     value: Expr

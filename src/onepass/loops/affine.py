@@ -1,0 +1,231 @@
+"""Index algebra: sums of integer multiples of atoms, with floordiv and mod resolved by ranges.
+
+`simplify` is what makes one generator serve every layout: an access such as
+`(16*block + lane) // 16` becomes `block` because the lane is known to lie in [0, 16).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onepass.core.dtypes import BOOL, I64
+from onepass.loops.build import add, mul
+from onepass.loops.ir import COMPARISONS, Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from onepass.loops.walk import children, rebuild
+
+Range = tuple[int, int]
+Ranges = Mapping[str, Range]
+UNKNOWN: Range = (-(1 << 62), 1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`const + sum(coefficient * atom)`; an atom is a loop variable or an irreducible expression."""
+
+    const: int
+    terms: tuple[tuple[Expr, int], ...]
+
+    def coefficient(self, name: str) -> int:
+        """The multiple of loop variable `name`."""
+        return next((c for atom, c in self.terms if isinstance(atom, Index) and atom.name == name), 0)
+
+
+def _combine(parts: list[tuple[Linear, int]]) -> Linear:
+    const = 0
+    total: dict[Expr, int] = {}
+    for part, factor in parts:
+        const += part.const * factor
+        for atom, coefficient in part.terms:
+            total[atom] = total.get(atom, 0) + coefficient * factor
+    return Linear(const, tuple((atom, c) for atom, c in total.items() if c))
+
+
+def range_of(expr: Expr, ranges: Ranges) -> Range:
+    """Inclusive bounds of an index expression."""
+    match expr:
+        case Const():
+            return int(expr.value), int(expr.value)
+        case Index():
+            return ranges.get(expr.name, UNKNOWN)
+        case Binary(op="floordiv", a=a, b=Const(value=d)) if d > 0:
+            low, high = range_of(a, ranges)
+            return low // int(d), high // int(d)
+        case Binary(op="mod", b=Const(value=d)) if d > 0:
+            return 0, int(d) - 1
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            choose = min if op == "min" else max
+            (a_low, a_high), (b_low, b_high) = range_of(a, ranges), range_of(b, ranges)
+            return choose(a_low, b_low), choose(a_high, b_high)
+        case Binary(op="add" | "sub" | "mul"):
+            return _linear_range(linear(expr, ranges), ranges)
+        case _:
+            return UNKNOWN
+
+
+def _linear_range(form: Linear, ranges: Ranges) -> Range:
+    low = high = form.const
+    for atom, coefficient in form.terms:
+        a, b = range_of(atom, ranges) if not _is_sum(atom) else UNKNOWN
+        low += min(a * coefficient, b * coefficient)
+        high += max(a * coefficient, b * coefficient)
+    return low, high
+
+
+def _is_sum(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op in ("add", "sub", "mul")
+
+
+def linear(expr: Expr, ranges: Ranges) -> Linear:
+    """`expr` (int64) as a linear form, its floordiv and mod by literals resolved where ranges allow."""
+    match expr:
+        case Const():
+            return Linear(int(expr.value), ())
+        case Binary(op="add", a=a, b=b):
+            return _combine([(linear(a, ranges), 1), (linear(b, ranges), 1)])
+        case Binary(op="sub", a=a, b=b):
+            return _combine([(linear(a, ranges), 1), (linear(b, ranges), -1)])
+        case Binary(op="mul", a=a, b=b):
+            left, right = linear(a, ranges), linear(b, ranges)
+            if not right.terms:
+                return _combine([(left, right.const)])
+            if not left.terms:
+                return _combine([(right, left.const)])
+            return _atom(Binary("mul", to_expr(left), to_expr(right), I64))
+        case Binary(op="floordiv", a=a, b=Const(value=d)) if d > 0:
+            return _floordiv(linear(a, ranges), int(d), ranges)
+        case Binary(op="mod", a=a, b=Const(value=d)) if d > 0:
+            return _mod(linear(a, ranges), int(d), ranges)
+        case Binary(op="min" | "max" as op, a=a, b=b):
+            left, right = linear(a, ranges), linear(b, ranges)
+            low, high = _linear_range(_combine([(left, 1), (right, -1)]), ranges)
+            if low >= 0:
+                return left if op == "max" else right
+            if high <= 0:
+                return right if op == "max" else left
+            return _atom(Binary(op, to_expr(left), to_expr(right), I64))
+        case Index():
+            low, high = ranges.get(expr.name, UNKNOWN)
+            return Linear(low, ()) if low == high else _atom(expr)
+        case _:
+            return _atom(rebuild(expr, tuple(simplify(e, ranges) for e in children(expr))))
+
+
+def _atom(expr: Expr) -> Linear:
+    return Linear(0, ((expr, 1),))
+
+
+def _divide(form: Linear, d: int, ranges: Ranges) -> tuple[Linear, Linear]:
+    """`form = d * quotient + remainder`, the remainder as small as its terms allow."""
+    quotient = tuple((atom, c // d) for atom, c in form.terms if c % d == 0)
+    rest = tuple((atom, c) for atom, c in form.terms if c % d)
+    remainder = Linear(form.const % d, rest)
+    low, high = _linear_range(remainder, ranges)
+    shift = low // d if low // d == high // d else 0
+    return Linear(form.const // d + shift, quotient), Linear(form.const % d - shift * d, rest)
+
+
+def _is_within(form: Linear, d: int, ranges: Ranges) -> bool:
+    low, high = _linear_range(form, ranges)
+    return low >= 0 and high < d
+
+
+def _split(form: Linear, d: int, ranges: Ranges) -> tuple[int, Linear, Linear]:
+    """`form = g * coarse + fine` with g the largest divisor of `d` found for which 0 <= fine < g."""
+    for g in sorted({math.gcd(d, c) for _, c in form.terms}, reverse=True):
+        coarse = Linear(form.const // g, tuple((atom, c // g) for atom, c in form.terms if c % g == 0))
+        fine = Linear(form.const % g, tuple((atom, c) for atom, c in form.terms if c % g))
+        if _is_within(fine, g, ranges):
+            return g, coarse, fine
+    return 1, form, Linear(0, ())
+
+
+def _floordiv(form: Linear, d: int, ranges: Ranges) -> Linear:
+    quotient, remainder = _divide(form, d, ranges)
+    if _is_within(remainder, d, ranges):
+        return quotient
+    g, coarse, _ = _split(remainder, d, ranges)
+    inner, divisor = to_expr(coarse), d // g
+    if isinstance(inner, Binary) and inner.op == "floordiv" and isinstance(inner.b, Const):
+        inner, divisor = inner.a, divisor * int(inner.b.value)
+    part = _atom(Binary("floordiv", inner, Const(divisor), I64)) if divisor > 1 else coarse
+    return _combine([(quotient, 1), (part, 1)])
+
+
+def _mod(form: Linear, d: int, ranges: Ranges) -> Linear:
+    _, remainder = _divide(form, d, ranges)
+    if _is_within(remainder, d, ranges):
+        return remainder
+    g, coarse, fine = _split(remainder, d, ranges)
+    part = _atom(Binary("mod", to_expr(coarse), Const(d // g), I64)) if d > g else Linear(0, ())
+    return _combine([(part, g), (fine, 1)])
+
+
+def _order(term: tuple[Expr, int]) -> tuple[int, str]:
+    atom, coefficient = term
+    return (-abs(coefficient), atom.name if isinstance(atom, Index) else repr(atom))
+
+
+def to_expr(form: Linear) -> Expr:
+    """The expression of a linear form, its terms in a canonical order."""
+    total: Expr = Const(0)
+    for atom, coefficient in sorted(form.terms, key=_order):
+        total = add(total, mul(atom, coefficient))
+    return add(total, form.const)
+
+
+def _compare(expr: Binary, ranges: Ranges) -> Expr:
+    difference = _combine([(linear(expr.a, ranges), 1), (linear(expr.b, ranges), -1)])
+    low, high = _linear_range(difference, ranges)
+    known: dict[str, bool | None] = {
+        "lt": True if high < 0 else False if low >= 0 else None,
+        "le": True if high <= 0 else False if low > 0 else None,
+        "gt": True if low > 0 else False if high <= 0 else None,
+        "ge": True if low >= 0 else False if high < 0 else None,
+        "eq": True if low == high == 0 else False if low > 0 or high < 0 else None,
+        "ne": False if low == high == 0 else True if low > 0 or high < 0 else None,
+    }
+    verdict = known[expr.op]
+    if verdict is not None:
+        return Const(verdict, BOOL)
+    return Binary(expr.op, simplify(expr.a, ranges), simplify(expr.b, ranges), BOOL)
+
+
+def _logic(expr: Binary, ranges: Ranges) -> Expr:
+    a, b = simplify(expr.a, ranges), simplify(expr.b, ranges)
+    for known, other in ((a, b), (b, a)):
+        if isinstance(known, Const):
+            absorbs = bool(known.value) == (expr.op == "or")
+            return known if absorbs else other
+    return Binary(expr.op, a, b, BOOL)
+
+
+def simplify(expr: Expr, ranges: Ranges) -> Expr:
+    """An equal expression with its index arithmetic in canonical form and decided guards removed.
+
+    `ranges` gives inclusive bounds of loop variables; one with equal bounds becomes a literal.
+    """
+    match expr:
+        case Const():
+            return expr
+        case Index():
+            return to_expr(linear(expr, ranges))
+        case Binary(op=op, a=a) if op in COMPARISONS and a.dtype == I64:
+            return _compare(expr, ranges)
+        case Binary(op="and" | "or", dtype=dtype) if dtype == BOOL:
+            return _logic(expr, ranges)
+        case Binary(dtype=dtype) if dtype == I64 and expr.op in _INDEX_OPS:
+            return to_expr(linear(expr, ranges))
+        case Select():
+            condition = simplify(expr.condition, ranges)
+            if isinstance(condition, Const):
+                return simplify(expr.yes if condition.value else expr.no, ranges)
+            return Select(condition, simplify(expr.yes, ranges), simplify(expr.no, ranges), expr.dtype)
+        case Load() | Unary() | Cast() | Binary():
+            return rebuild(expr, tuple(simplify(e, ranges) for e in children(expr)))
+        case _:
+            return rebuild(expr, tuple(simplify(e, ranges) for e in children(expr)))
+
+
+_INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod", "min", "max"})
