@@ -18,7 +18,7 @@ from onnx import helper
 from onepass.core.errors import OptionError, ShapeError, UserError
 from onepass.core.tensor import Shape
 from onepass.ops.opdef import Array
-from onepass.zoo import convolutional
+from onepass.zoo import chains, convolutional, transformers
 from onepass.zoo.builder import ModelBuilder
 
 SHAPE_KEY, BELOW_KEY = "onepass.shape.", "onepass.below."
@@ -40,6 +40,19 @@ _IMAGE = {"input": (1, 3, 224, 224)}
 
 ENTRIES: dict[str, Entry] = {
     "resnet50": Entry(convolutional.resnet50, _IMAGE),
+    "mobilenet_v2": Entry(convolutional.mobilenet_v2, _IMAGE),
+    "convnext_tiny": Entry(convolutional.convnext_tiny, _IMAGE),
+    "bert_base": Entry(
+        transformers.bert_base,
+        dict.fromkeys(("input_ids", "token_type_ids", "attention_mask"), (1, 128)),
+        {"input_ids": transformers.VOCABULARY, "token_type_ids": 2, "attention_mask": 2},
+    ),
+    "vit_b16": Entry(transformers.vit_b16, _IMAGE),
+    "unet": Entry(convolutional.unet, {"input": (1, 3, 256, 256)}),
+    "dncnn": Entry(convolutional.dncnn, {"input": (1, 1, 256, 256)}),
+    "espcn": Entry(convolutional.espcn, {"input": (1, 3, 540, 960)}),
+    "row_chain": Entry(chains.row_chain, {"input": (65536, 256)}),
+    "vector_add": Entry(chains.vector_add, {"a": (16 << 20,), "b": (16 << 20,)}),
 }
 
 
@@ -86,7 +99,7 @@ def default_shapes(model: str | onnx.ModelProto) -> dict[str, Shape]:
 def example_inputs(
     model: str | onnx.ModelProto, shapes: Mapping[str, Shape] | None = None, seed: int = 0
 ) -> dict[str, Array]:
-    """One array for each input that has no initializer: the same for the same seed, whatever the batch.
+    """One array for each input that has no initializer: the same for the same seed.
 
     Floats are normal with mean 0 and deviation 1. Integers lie in [0, below) where the model says so,
     else they are 0 or 1, which is within range for any use as an index. Raises ShapeError when a
