@@ -1,0 +1,73 @@
+"""The arena: one block of memory for all intermediates; those that never live together share bytes.
+
+In: how long each buffer lives, in launches. Out: an offset for each, and the size of the whole, which
+is exactly what a program allocates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector register."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A buffer that lives from launch `first` to launch `last`, both included."""
+
+    name: str
+    size_bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaPlan:
+    """Byte offset of each buffer, the size of the arena, and the least that any plan could need."""
+
+    offsets: Mapping[str, int]
+    size_bytes: int
+    lower_bound_bytes: int
+
+
+def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
+    """Places the buffers, the largest first, each into the tightest gap among those it lives with.
+
+    Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference").
+    The lower bound is the most bytes that live at one time. Sizes are rounded up to 64 bytes.
+    """
+    placed: list[tuple[int, int, Lifetime]] = []
+    order = sorted(lifetimes, key=lambda life: (-life.size_bytes, life.first, life.name))
+    for life in order:
+        size = _aligned(life.size_bytes)
+        taken = sorted(
+            (start, stop)
+            for start, stop, other in placed
+            if other.first <= life.last and life.first <= other.last
+        )
+        start = _tightest_gap(taken, size)
+        placed.append((start, start + size, life))
+    times = {life.first for life in lifetimes}
+    bound = max(
+        (sum(_aligned(x.size_bytes) for x in lifetimes if x.first <= time <= x.last) for time in times),
+        default=0,
+    )
+    offsets = {life.name: start for start, _, life in placed}
+    return ArenaPlan(offsets, max((stop for _, stop, _ in placed), default=0), bound)
+
+
+def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+    """Where `size` bytes fit with the least left over between `taken`, which is sorted; else its end."""
+    best, best_size, end = -1, 0, 0
+    for start, stop in taken:
+        gap = start - end
+        if gap >= size and (best < 0 or gap < best_size):
+            best, best_size = end, gap
+        end = max(end, stop)
+    return end if best < 0 else best
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,189 @@
+"""A program: linked kernels in order, their buffers, and one call that runs them on all workers.
+
+In: arrays in the order of the model's inputs. Out: fresh arrays in the order of its outputs. Buffers
+live in one arena; a table of pointers is all that changes from call to call.
+
+Kernels run with the processor's default floating-point mode: sub-normal numbers are computed as IEEE
+754 says, never flushed to zero, on every worker.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from onepass.core.errors import ShapeError, UserError
+from onepass.core.tensor import TensorType
+from onepass.runtime.arena import ALIGNMENT
+from onepass.runtime.trace import LaunchTime, Trace
+from onepass.runtime.workers import pool_of
+
+Array = npt.NDArray[Any]
+Slot = tuple[Literal["arena", "input", "output"], int] | tuple[Literal["constant"], str]
+"""Where a buffer lies: an offset in the arena, the number of an input or output, or a constant's name."""
+
+
+class Linked(Protocol):
+    """Machine code in memory."""
+
+    def address(self, symbol: str) -> int:
+        """Where the function `symbol` starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel call of region `region`; `args` are buffer names in the order of its parameters."""
+
+    region: int
+    symbol: str
+    args: tuple[str, ...]
+
+
+class Program:
+    """Runs a compiled model; safe to call from several threads, which then take turns."""
+
+    def __init__(
+        self,
+        code: Linked,
+        launches: Sequence[Launch],
+        slots: Mapping[str, Slot],
+        constants: Mapping[str, Array],
+        inputs: Sequence[tuple[str, TensorType]],
+        outputs: Sequence[tuple[str, TensorType]],
+        arena_bytes: int,
+        workers: int,
+    ) -> None:
+        """Allocates the arena and fills the table of pointers. `arena_bytes` as `plan_arena` gave it."""
+        self.launches, self.workers = tuple(launches), workers
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.arena_bytes = arena_bytes
+        self._code = code
+        self._arena = aligned_empty((arena_bytes,), np.dtype(np.uint8))
+        self._arena.fill(0)
+        self._constants = {name: as_kernel_reads(array) for name, array in constants.items()}
+        self._table = np.zeros(max(1, sum(len(launch.args) for launch in self.launches)), np.uint64)
+        self._calls = np.zeros((max(1, len(self.launches)), 2), np.uint64)
+        self._places: tuple[tuple[list[int], ...], tuple[list[int], ...]] = (
+            tuple([] for _ in self.inputs),
+            tuple([] for _ in self.outputs),
+        )
+        self._fill_tables(slots)
+
+    def _fill_tables(self, slots: Mapping[str, Slot]) -> None:
+        """Writes what never changes, and notes which entries inputs and outputs patch."""
+        at = 0
+        for row, launch in zip(self._calls, self.launches, strict=False):
+            row[:] = self._code.address(launch.symbol), self._table.ctypes.data + 8 * at
+            for name in launch.args:
+                slot = slots[name]
+                if slot[0] == "arena":
+                    self._table[at] = self._arena.ctypes.data + slot[1]
+                elif slot[0] == "constant":
+                    self._table[at] = self._constants[slot[1]].ctypes.data
+                else:
+                    self._places[slot[0] == "output"][slot[1]].append(at)
+                at += 1
+
+    def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        """The model's outputs for its inputs, in order.
+
+        Raises ShapeError, in the model's input names, when the count, a shape or a dtype is wrong.
+        """
+        return self._run(self._checked(arrays), None)
+
+    def run_timed(self, arrays: Sequence[Array]) -> float:
+        """Seconds of one `run`, checks and allocation of the outputs included."""
+        start = time.perf_counter()
+        self.run(arrays)
+        return time.perf_counter() - start
+
+    def trace(self, arrays: Sequence[Array], runs: int = 20) -> Trace:
+        """Times of each launch with its barrier, and of whole calls, over `runs` runs after a warm-up."""
+        ready = self._checked(arrays)
+        stamps = np.zeros((len(self.launches) + 1, 2), np.int64)
+        seconds = np.zeros((runs, len(self.launches)))
+        whole = np.zeros(runs)
+        self._run(ready, None)
+        for run in range(runs):
+            start = time.perf_counter()
+            self._run(ready, stamps)
+            whole[run] = time.perf_counter() - start
+            seconds[run] = np.diff(stamps[:, 0]) + np.diff(stamps[:, 1]) * 1e-9
+        each = tuple(
+            LaunchTime(launch.region, launch.symbol, float(column.min()), float(np.median(column)))
+            for launch, column in zip(self.launches, seconds.T, strict=True)
+        )
+        return Trace(each, float(whole.min()), statistics.median(whole.tolist()), runs, self.workers)
+
+    def _run(self, ready: Sequence[Array], stamps: npt.NDArray[np.int64] | None) -> tuple[Array, ...]:
+        results = tuple(aligned_empty(kind.shape, kind.dtype.numpy) for _, kind in self.outputs)
+        pool = pool_of(self.workers)
+        with pool.lock:
+            for arrays, places in zip((ready, results), self._places, strict=True):
+                for array, entries in zip(arrays, places, strict=True):
+                    self._table[entries] = array.ctypes.data
+            times = 0 if stamps is None else stamps.ctypes.data
+            pool.run(self._calls.ctypes.data, len(self.launches), times)
+        return results
+
+    def _checked(self, arrays: Sequence[Array]) -> list[Array]:
+        """The inputs as kernels read them; raises ShapeError."""
+        if len(arrays) != len(self.inputs):
+            names = ", ".join(name for name, _ in self.inputs)
+            raise ShapeError(
+                f"the model takes {len(self.inputs)} inputs, not {len(arrays)}",
+                remedy=f"give one array for each of: {names}" if names else "call it without inputs",
+            )
+        ready = []
+        for (name, kind), given in zip(self.inputs, arrays, strict=True):
+            array = np.asarray(given)
+            if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+                raise _mismatch(name, kind, array)
+            ready.append(as_kernel_reads(array))
+        return ready
+
+
+def _mismatch(name: str, kind: TensorType, array: Array) -> ShapeError:
+    """The error for an array that is not what the input `name` declares."""
+    got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+    wrong_dtype = array.dtype != kind.dtype.numpy
+    return ShapeError(
+        f"input '{name}' has the wrong {'element type' if wrong_dtype else 'shape'}",
+        where=f"input '{name}'",
+        why=f"expected {kind}, got {got}",
+        remedy=f"convert it with .astype('{kind.dtype}')" if wrong_dtype
+        else "compile the model for this shape (--shape, or the shapes option), or reshape the array",
+    )  # fmt: skip
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array as `np.empty` gives it that starts on a 64-byte boundary.
+
+    Raises UserError when there is not enough memory.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:
+        raise UserError(
+            f"not enough memory: the model needs {size:,} bytes in one piece",
+            remedy="use a smaller batch or image size",
+        ) from error
+    skip = -raw.ctypes.data % ALIGNMENT
+    return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def as_kernel_reads(array: Array) -> Array:
+    """`array` itself where it is dense and starts on a 64-byte boundary, else a copy that does."""
+    if array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    copy = aligned_empty(array.shape, array.dtype)
+    np.copyto(copy, array)
+    return copy

@@ -1,0 +1,46 @@
+"""The arena: buffers that live together never overlap, and the others share bytes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onepass.runtime.arena import ALIGNMENT, Lifetime, plan_arena
+
+
+@st.composite
+def lifetimes(draw: st.DrawFn) -> list[Lifetime]:
+    spans = draw(
+        st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 12), st.integers(0, 12)), max_size=16)
+    )
+    return [Lifetime(f"t{i}", size, min(a, b), max(a, b)) for i, (size, a, b) in enumerate(spans)]
+
+
+@given(lifetimes())
+def test_buffers_that_live_together_never_overlap(lives: list[Lifetime]) -> None:
+    plan = plan_arena(lives)
+    assert set(plan.offsets) == {life.name for life in lives}
+    for i, a in enumerate(lives):
+        start = plan.offsets[a.name]
+        assert start % ALIGNMENT == 0
+        assert start >= 0 and start + a.size_bytes <= plan.size_bytes
+        for b in lives[i + 1 :]:
+            if a.first <= b.last and b.first <= a.last and a.size_bytes and b.size_bytes:
+                other = plan.offsets[b.name]
+                assert start + a.size_bytes <= other or other + b.size_bytes <= start
+    assert plan.lower_bound_bytes <= plan.size_bytes
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    plan = plan_arena([Lifetime(f"t{i}", 1000, i, i + 1) for i in range(50)])
+    assert plan.size_bytes == plan.lower_bound_bytes == 2 * 1024
+
+
+def test_a_residual_keeps_its_place() -> None:
+    plan = plan_arena([Lifetime("skip", 640, 0, 3), Lifetime("a", 640, 1, 2), Lifetime("b", 640, 2, 3)])
+    assert len(set(plan.offsets.values())) == 3
+
+
+def test_nothing_to_place() -> None:
+    plan = plan_arena([])
+    assert (plan.size_bytes, plan.lower_bound_bytes, dict(plan.offsets)) == (0, 0, {})
