@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from onepass.core.dtypes import F16, F32, F64, DType
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import Shape, TensorType
-from onepass.loops.build import idx
-from onepass.loops.ir import Const, Expr, Load
+from onepass.loops.build import binary, idx
+from onepass.loops.ir import BinaryOp, Const, Expr, Load
 from onepass.ops.opdef import Array, Attrs, Axis, Compute, InputTypes, Lowering, Reference
 
 Numbers = NDArray[Any]
@@ -51,6 +51,18 @@ def load(name: str, tensor: TensorType, axes: Sequence[Axis]) -> Load:
         for axis, size in zip(own, tensor.shape, strict=True)
     )
     return Load(name, indices, tensor.dtype)
+
+
+def calc(op: BinaryOp, a: Expr | float, b: Expr | float) -> Expr:
+    """`a op b`, where one of the two may be a number: it takes the dtype of the other."""
+    if isinstance(a, Expr):
+        return binary(op, a, b if isinstance(b, Expr) else _number(b, a.dtype))
+    assert isinstance(b, Expr), "two numbers need no expression"
+    return binary(op, _number(a, b.dtype), b)
+
+
+def _number(value: float, dtype: DType) -> Const:
+    return Const(float(value) if dtype.is_float else int(value), dtype)
 
 
 def load_stage(stage: Compute) -> Load:
