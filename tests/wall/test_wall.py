@@ -40,7 +40,8 @@ def test_every_figure_has_a_source_and_none_is_from_memory():
 
 def test_a_known_row_reads_in_base_units():
     h100 = next(d for d in load_devices() if d.name == "H100 SXM 80GB")
-    assert (h100.vector.value, h100.matrix.value, h100.bandwidth.value) == (66.9e12, 989e12, 3.35e12)
+    values = [figure.value for figure in (h100.vector, h100.matrix, h100.bandwidth)]
+    assert values == pytest.approx([66.9e12, 989e12, 3.35e12])
     assert h100.ridge_flops_per_byte("gpu matrix") == pytest.approx(295.2, abs=0.1)
     assert h100.ridge_flops_per_byte("cpu") is None
 
