@@ -1,1 +1,1 @@
-"""ONNX to graph."""
+"""Front ends: from a user's model to a graph."""

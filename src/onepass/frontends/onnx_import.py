@@ -1,0 +1,260 @@
+"""From an ONNX model to a static graph: unsupported things listed first, shape arithmetic folded away.
+
+In: a model and sizes for its open dimensions. Out: a `Graph` of real work, in the user's names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, defs
+
+from onepass.core.errors import ModelError
+from onepass.core.tensor import Shape
+from onepass.frontends.onnx_model import (
+    ONNX_DOMAINS,
+    ModelSource,
+    OnnxModel,
+    describe_inputs,
+    load_onnx,
+    unsupported_inputs,
+)
+from onepass.frontends.onnx_shapes import bind_shapes
+from onepass.frontends.onnx_site import Building, Site
+from onepass.frontends.onnx_spelling import row_of
+from onepass.frontends.onnx_tensors import dtype_name, dtype_of
+from onepass.graph.ir import Graph, Node
+from onepass.graph.passes.dead import drop_dead_nodes
+from onepass.ops.registry import OPS
+
+
+def import_onnx(model: ModelSource | OnnxModel, shapes: Mapping[str, Shape] | None = None) -> Graph:
+    """The graph of `model`, every size known; `shapes` gives whole shapes of inputs.
+
+    Raises `ModelError` (damaged, unsupported, data-dependent), `ShapeError` (contradicting sizes) or
+    `OptionError` (open dimensions without a size).
+    """
+    loaded = model if isinstance(model, OnnxModel) else load_onnx(model)
+    proto = loaded.proto.graph
+    _refuse_unsupported(proto, loaded.opset)
+    inputs = describe_inputs(loaded)
+    building = Building(loaded.opset, loaded.reader)
+    for tensor in proto.initializer:
+        building.define(tensor.name, loaded.reader.read(tensor, f"initializer '{tensor.name}'"))
+    nodes = _ordered(proto)
+    building.value_names |= {name for node in proto.node for name in (*node.input, *node.output)}
+    building.types.update(bind_shapes(inputs, shapes or {}))
+    for node in nodes:
+        _convert(building, node)
+    outputs = [value.name for value in proto.output]
+    return _finish(building, proto.name or "graph", tuple(item.name for item in inputs), outputs)
+
+
+def _convert(building: Building, node: NodeProto) -> None:
+    """Lets the node's converter add what it becomes."""
+    label = node.name or f"{node.op_type}_{next((name for name in node.output if name), 'unused')}"
+    row = row_of(node.op_type, building.opset)
+    if row is None:
+        raise ModelError(f"op {node.op_type} is not supported", where=f"node '{label}'")
+    # Names of nodes that fold away stay free for their successors.
+    row[1](Site(building, node, label))
+
+
+@lru_cache(maxsize=1024)
+def _missing(op_type: str, opset: int) -> str:
+    """Why the op cannot be imported in a model of `opset`, '' where it can."""
+    row = row_of(op_type, opset)
+    if row is None or (row[0] and row[0] not in OPS):
+        return "is not supported"
+    try:
+        schema = defs.get_schema(op_type, opset, "")
+    except defs.SchemaError:
+        return f"does not exist in opset {opset}"
+    return f"was removed before opset {opset}" if schema.deprecated else ""
+
+
+def _refuse_unsupported(proto: GraphProto, opset: int) -> None:
+    """Raises one `ModelError` that lists everything in the graph that onepass cannot compute."""
+    found: dict[str, list[str]] = {}
+
+    def note(reason: str, name: str) -> None:
+        found.setdefault(reason, []).append(name)
+
+    for node in proto.node:
+        name = node.name or (node.output[0] if node.output else "?")
+        spelled = f"{node.domain}.{node.op_type}" if node.domain not in ONNX_DOMAINS else node.op_type
+        reason = ""
+        if any(attribute.type in _SUBGRAPHS for attribute in node.attribute):
+            reason = "runs a subgraph, which is not supported"
+        elif node.domain not in ONNX_DOMAINS:
+            reason = "is not an op of the standard ONNX domain"
+        else:
+            reason = _missing(node.op_type, opset) or _refused_types(node)
+        if reason:
+            note(f"{spelled} {reason}", name)
+    for tensor in proto.initializer:
+        if dtype_of(tensor.data_type) is None:
+            note(f"initializer of element type {dtype_name(tensor.data_type)}", tensor.name)
+    for sparse in proto.sparse_initializer:
+        note("sparse initializer", sparse.values.name)
+    for value in unsupported_inputs([*proto.input, *proto.output]):
+        note("input or output", value)
+    if found:
+        count = sum(len(names) for names in found.values())
+        lines = [f"{reason}: {_listed(names)}" for reason, names in found.items()]
+        raise ModelError(
+            f"the model has {count} node{'s' if count > 1 else ''} or tensors that onepass does not support",
+            where=proto.name,
+            why="\n  ".join(["", *lines]),
+            remedy="export the model without them, for inference, with standard ONNX ops",
+        )
+
+
+_SUBGRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+LISTED_NAMES = 20
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in quotes, the first `LISTED_NAMES` of them."""
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:LISTED_NAMES]) + more
+
+
+def _refused_types(node: NodeProto) -> str:
+    """Why an element type that the node names is refused, '' where none is."""
+    for attribute in node.attribute:
+        code = 0
+        if attribute.type == AttributeProto.TENSOR:
+            code = attribute.t.data_type
+        elif attribute.type == AttributeProto.INT and (node.op_type, attribute.name) == ("Cast", "to"):
+            code = attribute.i
+        elif attribute.type == AttributeProto.SPARSE_TENSOR:
+            return "holds a sparse tensor"
+        elif attribute.name in ("value_string", "value_strings"):
+            code = TensorProto.STRING
+        if code and dtype_of(code) is None:
+            return f"uses element type {dtype_name(code)}"
+    return ""
+
+
+def _ordered(proto: GraphProto) -> list[NodeProto]:
+    """The nodes in an order in which each follows what it reads.
+
+    Raises `ModelError` for a value that is computed twice or nowhere, and for a cycle.
+    """
+    ready = {""} | {value.name for value in proto.input} | {tensor.name for tensor in proto.initializer}
+    producers: dict[str, NodeProto] = {}
+    for node in proto.node:
+        for name in node.output:
+            if name and (name in producers or name in ready):
+                other = (
+                    f"node '{_label(producers[name])}'" if name in producers else "an input or initializer"
+                )
+                raise ModelError(
+                    f"value '{name}' is computed twice", where=f"node '{_label(node)}' and {other}"
+                )
+            if name:
+                producers[name] = node
+    for name, reader in _reads(proto):
+        if name not in producers and name not in ready:
+            raise ModelError(f"value '{name}' is never computed", where=reader)
+    order: list[NodeProto] = []
+    waiting = list(proto.node)
+    while waiting:
+        blocked = []
+        for node in waiting:
+            if all(name in ready for name in node.input):
+                ready.update(node.output)
+                order.append(node)
+            else:
+                blocked.append(node)
+        if len(blocked) == len(waiting):
+            names = _listed([_label(node) for node in _cycle(blocked, producers)])
+            raise ModelError(
+                "the graph has a cycle", where=f"nodes {names}", why="each needs the other's result"
+            )
+        waiting = blocked
+    return order
+
+
+def _label(node: NodeProto) -> str:
+    """The node's name, or the first value that it computes."""
+    return node.name or (node.output[0] if node.output else node.op_type)
+
+
+def _reads(proto: GraphProto) -> Iterable[tuple[str, str]]:
+    """Each value that is read, and who reads it."""
+    for node in proto.node:
+        for name in node.input:
+            yield name, f"node '{_label(node)}'"
+    for value in proto.output:
+        yield value.name, "the graph's outputs"
+
+
+def _cycle(blocked: Sequence[NodeProto], producers: Mapping[str, NodeProto]) -> list[NodeProto]:
+    """The nodes of one cycle among nodes that all wait for another."""
+    waiting = {id(node) for node in blocked}
+    path: list[NodeProto] = []
+    node = blocked[0]
+    while all(node is not other for other in path):
+        path.append(node)
+        sources = (producers.get(name) for name in node.input)
+        node = next(source for source in sources if source is not None and id(source) in waiting)
+    start = next(i for i, other in enumerate(path) if other is node)
+    return path[start:]
+
+
+def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: list[str]) -> Graph:
+    """The graph, with every output under its own name computed by a node of its own."""
+    if len(set(outputs)) != len(outputs):
+        raise ModelError("an output is listed twice", where=", ".join(outputs))
+    renamed: dict[str, str] = {}
+    produced = {output for node in building.nodes for output in node.outputs}
+    copies: list[Node] = []
+    for output in outputs:
+        source = building.resolve(output)
+        if source == output and output in produced:
+            continue
+        if source in produced and source not in renamed and source not in outputs:
+            renamed[source] = output
+            continue
+        # An input, a known value or another output under a second name: copied.
+        if output in inputs:
+            raise ModelError(f"'{output}' is an input and an output", remedy="put an Identity between them")
+        copies.append(
+            Node(
+                building.unique_node_name(f"Identity_{output}"),
+                "identity",
+                (source,),
+                (output,),
+                {},
+                "Identity",
+            )
+        )
+    types = {**building.types, **{output: building.types[building.resolve(output)] for output in outputs}}
+    constants = dict(building.known)
+    nodes = [_renamed(node, renamed) for node in (*building.nodes, *copies)]
+    for output in outputs:
+        if output in constants:
+            stored = building.unique_value_name(f"{output}:value")
+            constants[stored], types[stored] = constants.pop(output), types[output]
+            nodes = [
+                replace(node, inputs=tuple(stored if x == output else x for x in node.inputs))
+                for node in nodes
+            ]
+    graph = Graph(name, tuple(nodes), inputs, tuple(outputs), types, constants)
+    values = {*inputs, *constants, *(value for node in nodes for value in node.outputs)}
+    return drop_dead_nodes(replace(graph, types={key: types[key] for key in types if key in values}))
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    """`node` with values renamed."""
+    if names.keys().isdisjoint((*node.inputs, *node.outputs)):
+        return node
+    return replace(
+        node,
+        inputs=tuple(names.get(value, value) for value in node.inputs),
+        outputs=tuple(names.get(value, value) for value in node.outputs),
+    )

@@ -1,0 +1,273 @@
+"""One ONNX node while it is imported: what a converter may ask, and what it may emit.
+
+In: the node, its inputs' types and known values. Out: graph nodes, aliases or known values, given to
+the `Building` that all nodes of a model share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, defs
+
+from onepass.core.dtypes import DType, dtype_of_numpy
+from onepass.core.errors import ModelError, UserError
+from onepass.core.tensor import Shape, TensorType
+from onepass.frontends.onnx_model import NEWEST_OPSET
+from onepass.frontends.onnx_tensors import TensorReader, check_shape, dtype_name, dtype_of
+from onepass.graph.interpret import fold_node
+from onepass.graph.ir import Node
+from onepass.ops.opdef import OPS, Array, AttrValue
+
+FOLD_ELEMENTS = 1 << 20
+"""Nodes over known values up to this many elements are evaluated at once; larger ones on demand."""
+
+RawAttr = AttrValue | TensorProto
+
+
+@dataclass(slots=True)
+class Building:
+    """The graph under construction: values so far, and nodes in order."""
+
+    opset: int
+    reader: TensorReader
+    types: dict[str, TensorType] = field(default_factory=dict)
+    known: dict[str, Array] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    producers: dict[str, Node] = field(default_factory=dict)
+    node_names: set[str] = field(default_factory=set)
+    value_names: set[str] = field(default_factory=set)
+
+    def resolve(self, name: str) -> str:
+        """The value that `name` stands for, behind `Identity` and the like."""
+        return self.aliases.get(name, name)
+
+    def define(self, name: str, array: Array) -> None:
+        """Makes `name` a known value."""
+        array = array.view()
+        array.setflags(write=False)
+        self.known[name] = array
+        self.types[name] = TensorType(dtype_of_numpy(array.dtype), array.shape)
+
+    def value(self, name: str) -> Array | None:
+        """The known elements of `name`, evaluating its producers where they depend on no input."""
+        if name in self.known:
+            return self.known[name]
+        node = self.producers.get(name)
+        if node is None or any(self.value(source) is None for source in node.inputs if source):
+            return None
+        self.known.update(fold_node(node, self.known, self.types))
+        return self.known[name]
+
+    def add(self, node: Node, types: Sequence[TensorType]) -> None:
+        """Appends `node`, or its result where all its inputs are known and small."""
+        for name, tensor in zip(node.outputs, types, strict=False):
+            if name:
+                self.types[name] = tensor
+                self.producers[name] = node
+        sizes = [self.types[name].size for name in (*node.inputs, *node.outputs) if name]
+        if all(name in self.known for name in node.inputs if name) and max(sizes) <= FOLD_ELEMENTS:
+            self.known.update(fold_node(node, self.known, self.types))
+        else:
+            self.nodes.append(node)
+
+    def unique_node_name(self, wanted: str) -> str:
+        """`wanted`, numbered where a node has that name already."""
+        return _unique(wanted, self.node_names)
+
+    def unique_value_name(self, wanted: str) -> str:
+        """`wanted`, numbered where the model has a value of that name."""
+        return _unique(wanted, self.value_names)
+
+
+class Site:
+    """One ONNX node, with attributes completed by the defaults of its schema."""
+
+    def __init__(self, building: Building, node: NodeProto, name: str) -> None:
+        self.building, self.node, self.name = building, node, name
+        inputs = [building.resolve(value) for value in node.input]
+        while inputs and not inputs[-1]:
+            inputs.pop()
+        self.inputs = tuple(inputs)
+        self.attrs: dict[str, RawAttr] = dict(default_attrs(node.op_type, building.opset))
+        for attribute in node.attribute:
+            if attribute.name not in self.attrs and attribute.name != "consumed_inputs":
+                raise self.error(
+                    f"attribute '{attribute.name}' does not exist in {node.op_type} of opset {building.opset}"
+                )
+            self.attrs[attribute.name] = attribute_value(attribute)
+
+    @property
+    def where(self) -> str:
+        """The node in the user's words."""
+        return f"node '{self.name}' ({self.node.op_type})"
+
+    @property
+    def opset(self) -> int:
+        return self.building.opset
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the node's outputs, '' for one left out, without those at the end."""
+        outputs = list(self.node.output)
+        while outputs and not outputs[-1]:
+            outputs.pop()
+        return tuple(outputs)
+
+    def error(self, what: str, why: str = "", remedy: str = "") -> ModelError:
+        """A `ModelError` that points at this node."""
+        return ModelError(what, where=self.where, why=why, remedy=remedy)
+
+    def has(self, position: int) -> bool:
+        """Whether the input is present."""
+        return position < len(self.inputs) and self.inputs[position] != ""
+
+    def type(self, position: int) -> TensorType:
+        """Type of an input that must be present."""
+        if not self.has(position):
+            raise self.error(f"input {position} is missing")
+        return self.building.types[self.inputs[position]]
+
+    def shape(self, position: int = 0) -> Shape:
+        return self.type(position).shape
+
+    def array(self, position: int, meaning: str) -> Array | None:
+        """The known elements of an input, None where it is left out; `ModelError` for data-dependent ones."""
+        if not self.has(position):
+            return None
+        array = self.building.value(self.inputs[position])
+        if array is None:
+            raise self.error(
+                f"its {meaning} (input '{self.node.input[position]}') is computed from the model's inputs",
+                why="a data-dependent shape: code is generated for sizes that are known beforehand",
+                remedy="export the model with a fixed size, or simplify it first",
+            )
+        return array
+
+    def ints(self, position: int, meaning: str) -> tuple[int, ...] | None:
+        """The known integers of an input, None where it is left out."""
+        array = self.array(position, meaning)
+        return None if array is None else tuple(int(value) for value in array.reshape(-1))
+
+    def int_attr(self, name: str, default: int = 0) -> int:
+        value = self.attrs.get(name)
+        return value if isinstance(value, int) else default
+
+    def ints_attr(self, name: str) -> tuple[int, ...] | None:
+        value = self.attrs.get(name)
+        return tuple(int(item) for item in value) if isinstance(value, tuple) else None
+
+    def axis(self, value: int, rank: int) -> int:
+        """`value` counted from the front; `ModelError` where there is no such axis."""
+        if not -rank <= value < rank:
+            raise self.error(f"axis {value} does not exist in a tensor of rank {rank}")
+        return value % rank if rank else 0
+
+    def tensor(self, proto: TensorProto) -> Array:
+        """The elements of a tensor attribute."""
+        return self.building.reader.read(proto, self.where)
+
+    def constant(self, array: Array, label: str) -> str:
+        """A new known value beside the node's first output."""
+        name = self.building.unique_value_name(f"{self.node.output[0]}:{label}")
+        self.building.define(name, array)
+        return name
+
+    def alias(self, source: str, output: int = 0) -> None:
+        """Makes an output another name of the value `source`."""
+        self.building.aliases[self.node.output[output]] = source
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        attrs: Mapping[str, RawAttr],
+        outputs: Sequence[str] | None = None,
+    ) -> tuple[str, ...]:
+        """Adds a node; `outputs` are this node's own unless given. Returns their names."""
+        names = self.outputs if outputs is None else tuple(outputs)
+        plain = {key: value for key, value in attrs.items() if not isinstance(value, TensorProto)}
+        own = self.building.unique_node_name(self.name)
+        node = Node(own, op, tuple(inputs), names, plain, self.node.op_type)
+        types = [self.building.types[name] if name else None for name in inputs]
+        try:
+            found = OPS[op].lower(types, plain).output_types
+        except UserError as error:
+            raise type(error)(error.what, where=self.where, why=error.why, remedy=error.remedy) from error
+        if len(names) > len(found):
+            raise self.error(f"output {len(found)} is not supported")
+        for tensor in found:
+            check_shape(tensor.shape, tensor.dtype, self.where)
+        self.building.add(node, found)
+        return names
+
+    def emit_between(self, op: str, inputs: Sequence[str], attrs: Mapping[str, RawAttr], label: str) -> str:
+        """Adds a node whose one output is a new value, named after the node's first output."""
+        name = self.building.unique_value_name(f"{self.node.output[0]}:{label}")
+        return self.emit(op, inputs, attrs, (name,))[0]
+
+    def dtype_attr(self, name: str) -> DType:
+        """An attribute that holds an ONNX element type."""
+        code = self.int_attr(name)
+        dtype = dtype_of(code)
+        if dtype is None:
+            raise self.error(f"element type {dtype_name(code)} is not supported")
+        return dtype
+
+
+Converter = Callable[[Site], None]
+
+
+@lru_cache(maxsize=1024)
+def default_attrs(op_type: str, opset: int) -> Mapping[str, RawAttr]:
+    """Every attribute of the op with its default, None where it has none.
+
+    Names that only the newest schema has are added with their defaults; where both have one, the
+    schema of `opset` decides (`Softmax` changed the default axis).
+    """
+    attrs: dict[str, RawAttr] = {}
+    for version in (min(NEWEST_OPSET, defs.onnx_opset_version()), opset):
+        for name, attribute in defs.get_schema(op_type, version, "").attributes.items():
+            default = attribute.default_value
+            attrs[name] = attribute_value(default) if default.type else None
+    return attrs
+
+
+def attribute_value(attribute: AttributeProto) -> RawAttr:
+    """An attribute as a Python value: tuples for lists, tensors as they are; None for what is not data."""
+    match attribute.type:
+        case AttributeProto.FLOAT:
+            return float(attribute.f)
+        case AttributeProto.INT:
+            return int(attribute.i)
+        case AttributeProto.STRING:
+            return attribute.s.decode("utf-8", "replace")
+        case AttributeProto.FLOATS:
+            return tuple(attribute.floats)
+        case AttributeProto.INTS:
+            return tuple(attribute.ints)
+        case AttributeProto.STRINGS:
+            return tuple(item.decode("utf-8", "replace") for item in attribute.strings)
+        case AttributeProto.TENSOR:
+            return attribute.t
+        case _:
+            return None
+
+
+def scalar(value: float, dtype: DType) -> Array:
+    """A rank-0 array."""
+    return np.asarray(value, dtype.numpy)
+
+
+def _unique(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or the first of `wanted_2`, `wanted_3`, ... that is not taken; takes it."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name

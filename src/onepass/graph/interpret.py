@@ -1,0 +1,120 @@
+"""The graph interpreter: node by node through the numpy references; in float64 it is the oracle.
+
+In: a graph and arrays for its inputs. Out: its outputs by name. A value is dropped after its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from onepass.core.errors import InternalError, ShapeError
+from onepass.core.tensor import TensorType
+from onepass.graph.ir import Graph, Node
+from onepass.ops.opdef import Array
+
+
+def run_node(node: Node, inputs: Sequence[Array | None], types: Mapping[str, TensorType]) -> dict[str, Array]:
+    """The outputs of `node` by its reference, by name; their shapes are checked against `types`."""
+    with np.errstate(all="ignore"):
+        outputs = node.opdef.reference(inputs, node.attrs)
+    named = {name: output for name, output in zip(node.outputs, outputs, strict=False) if name}
+    for name, output in named.items():
+        if output.shape != types[name].shape:
+            raise InternalError(
+                "reference",
+                f"'{node.op}' of node '{node.name}' gave {output.shape}, lowering says {types[name]}",
+            )
+    return named
+
+
+def fold_node(
+    node: Node, constants: Mapping[str, Array], types: Mapping[str, TensorType]
+) -> dict[str, Array]:
+    """The outputs of `node`, whose inputs are all `constants`, in the model's dtypes and read-only."""
+    arrays = [constants[name] if name else None for name in node.inputs]
+    folded = {}
+    for name, array in run_node(node, arrays, types).items():
+        # A reference may hand back a view of its input, which may be writable.
+        result = array.astype(types[name].dtype.numpy, copy=False).view()
+        result.setflags(write=False)
+        folded[name] = result
+    return folded
+
+
+def evaluate(
+    graph: Graph,
+    inputs: Mapping[str, Array],
+    dtype: type[np.float64] | None = None,
+    keep: Collection[str] = (),
+) -> dict[str, Array]:
+    """The graph's outputs, and the values named in `keep`.
+
+    With `dtype` float64 every float value, constants included, is computed in float64: the oracle.
+    Otherwise each value has the dtype that the model declares. Integers and bools are never changed.
+    Raises `ShapeError` for a missing input, a wrong shape or a wrong dtype.
+    """
+    values = {name: _widen(_checked(graph, name, inputs), dtype) for name in graph.inputs}
+    uses = _use_counts(graph)
+    kept = set(graph.outputs) | set(keep)
+    for node in graph.nodes:
+        arguments = [_argument(graph, values, name, dtype) for name in node.inputs]
+        values.update(_run(graph, node, arguments, dtype))
+        for name in (*node.inputs, *node.outputs):
+            if name in values and name not in kept:
+                uses[name] -= name in node.inputs
+                if uses[name] <= 0:
+                    values.pop(name, None)
+    found = {name: _argument(graph, values, name, dtype) for name in (*graph.outputs, *keep)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _use_counts(graph: Graph) -> dict[str, int]:
+    """How many input slots read each value."""
+    counts = dict.fromkeys(graph.types, 0)
+    for node in graph.nodes:
+        for name in node.inputs:
+            if name:
+                counts[name] += 1
+    return counts
+
+
+def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
+    """The given array of input `name`."""
+    expected = graph.types[name]
+    if name not in inputs:
+        raise ShapeError(f"input '{name}' is missing", remedy=f"pass {name}: {expected}")
+    array = np.asarray(inputs[name])
+    if array.shape != expected.shape or array.dtype != expected.dtype.numpy:
+        raise ShapeError(f"input '{name}' is {array.dtype}{list(array.shape)}, the graph expects {expected}")
+    return array
+
+
+def _widen(array: Array, dtype: type[np.float64] | None) -> Array:
+    """`array` in `dtype` where it holds floats."""
+    return array.astype(dtype) if dtype is not None and array.dtype.kind == "f" else array
+
+
+def _argument(
+    graph: Graph, values: Mapping[str, Array], name: str, dtype: type[np.float64] | None
+) -> Array | None:
+    """The value `name`, None for an input left out."""
+    if not name:
+        return None
+    return values[name] if name in values else _widen(graph.constants[name], dtype)
+
+
+def _run(
+    graph: Graph, node: Node, arguments: Sequence[Array | None], dtype: type[np.float64] | None
+) -> dict[str, Array]:
+    """The outputs of one node, in the dtypes that `evaluate` promises."""
+    if dtype is not None and node.op == "cast":
+        source, target = graph.types[node.inputs[0]].dtype, graph.types[node.outputs[0]].dtype
+        if source.is_float and target.is_float and target.bits >= source.bits and arguments[0] is not None:
+            # A widening cast rounds nothing: rounding the oracle's float64 here would be an artefact.
+            return {node.outputs[0]: arguments[0]}
+    outputs = run_node(node, arguments, graph.types)
+    if dtype is not None:
+        return {name: _widen(array, dtype) for name, array in outputs.items()}
+    return {name: array.astype(graph.types[name].dtype.numpy, copy=False) for name, array in outputs.items()}
