@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onepass.core.dtypes import BOOL, I64
 from onepass.loops.build import add, mul
-from onepass.loops.ir import COMPARISONS, Binary, Cast, Const, Expr, Index, Load, Select, Unary
+from onepass.loops.ir import COMPARISONS, Binary, Const, Expr, Index, Select
 from onepass.loops.walk import children, rebuild
 
 Range = tuple[int, int]
@@ -39,7 +39,29 @@ def _combine(parts: list[tuple[Linear, int]]) -> Linear:
         const += part.const * factor
         for atom, coefficient in part.terms:
             total[atom] = total.get(atom, 0) + coefficient * factor
-    return Linear(const, tuple((atom, c) for atom, c in total.items() if c))
+    form = Linear(const, tuple((atom, c) for atom, c in total.items() if c))
+    return _recombine(form) if any(_is_mod(atom) for atom, _ in form.terms) else form
+
+
+def _is_mod(expr: Expr) -> bool:
+    return isinstance(expr, Binary) and expr.op == "mod"
+
+
+def _recombine(form: Linear) -> Linear:
+    """`d*c*(e // d) + c*(e % d)` is `c*e`: undoes the split of a flattened index."""
+    quotients = {
+        (atom.a, atom.b): (atom, c)
+        for atom, c in form.terms
+        if isinstance(atom, Binary) and atom.op == "floordiv" and isinstance(atom.b, Const)
+    }
+    for atom, c in form.terms:
+        if not (isinstance(atom, Binary) and atom.op == "mod" and isinstance(atom.b, Const)):
+            continue
+        quotient = quotients.get((atom.a, atom.b))
+        if quotient is not None and quotient[1] == c * int(atom.b.value):
+            rest = tuple(term for term in form.terms if term[0] not in (atom, quotient[0]))
+            return _combine([(Linear(form.const, rest), 1), (linear(atom.a, {}), c)])
+    return form
 
 
 def range_of(expr: Expr, ranges: Ranges) -> Range:
@@ -147,7 +169,7 @@ def _floordiv(form: Linear, d: int, ranges: Ranges) -> Linear:
         return quotient
     g, coarse, _ = _split(remainder, d, ranges)
     inner, divisor = to_expr(coarse), d // g
-    if isinstance(inner, Binary) and inner.op == "floordiv" and isinstance(inner.b, Const):
+    if divisor > 1 and isinstance(inner, Binary) and inner.op == "floordiv" and isinstance(inner.b, Const):
         inner, divisor = inner.a, divisor * int(inner.b.value)
     part = _atom(Binary("floordiv", inner, Const(divisor), I64)) if divisor > 1 else coarse
     return _combine([(quotient, 1), (part, 1)])
@@ -211,19 +233,17 @@ def simplify(expr: Expr, ranges: Ranges) -> Expr:
             return expr
         case Index():
             return to_expr(linear(expr, ranges))
-        case Binary(op=op, a=a) if op in COMPARISONS and a.dtype == I64:
+        case Binary() if expr.op in COMPARISONS and expr.a.dtype == I64:
             return _compare(expr, ranges)
-        case Binary(op="and" | "or", dtype=dtype) if dtype == BOOL:
+        case Binary() if expr.op in ("and", "or") and expr.dtype == BOOL:
             return _logic(expr, ranges)
-        case Binary(dtype=dtype) if dtype == I64 and expr.op in _INDEX_OPS:
+        case Binary() if expr.op in _INDEX_OPS and expr.dtype == I64:
             return to_expr(linear(expr, ranges))
         case Select():
             condition = simplify(expr.condition, ranges)
             if isinstance(condition, Const):
                 return simplify(expr.yes if condition.value else expr.no, ranges)
             return Select(condition, simplify(expr.yes, ranges), simplify(expr.no, ranges), expr.dtype)
-        case Load() | Unary() | Cast() | Binary():
-            return rebuild(expr, tuple(simplify(e, ranges) for e in children(expr)))
         case _:
             return rebuild(expr, tuple(simplify(e, ranges) for e in children(expr)))
 

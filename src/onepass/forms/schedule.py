@@ -1,0 +1,44 @@
+"""How a nest is cut: vector axis, register tile, order of the outer loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Axes are positions in the output's logical axes.
+
+    One register tile holds `tile_size` positions of axis `tile` times `vectors` vectors of `lanes` elements
+    of axis `vector`. `order` lists the axes split among the workers, outermost first; it holds `vector`
+    (in steps of vectors*lanes) and never `tile`, whose tiles run inside. `unroll` bounds the operations
+    written out in the innermost loop.
+    """
+
+    vector: int
+    lanes: int
+    vectors: int
+    tile: int | None
+    tile_size: int
+    order: tuple[int, ...]
+    unroll: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of equal steps along one axis: `count` steps of `width` from `start`."""
+
+    start: int
+    count: int
+    width: int
+
+
+def segments(extent: int, width: int) -> tuple[Segment, ...]:
+    """`extent` as full steps of `width` and one rest."""
+    full, rest = divmod(extent, width)
+    parts = []
+    if full:
+        parts.append(Segment(0, full, width))
+    if rest:
+        parts.append(Segment(full * width, 1, rest))
+    return tuple(parts)
