@@ -48,7 +48,9 @@ def test_kernel() -> None:
     acc = Buffer("acc", F32, (2, 8), "register")
     at = (idx("u"), idx("v"))
     zero = Store("acc", at, const(0.0, F32))
-    update = Store("acc", at, fma(Load("w", (idx("k"), idx("v")), F32), const(2.0, F32), Load("acc", at, F32)))
+    update = Store(
+        "acc", at, fma(Load("w", (idx("k"), idx("v")), F32), const(2.0, F32), Load("acc", at, F32))
+    )
     kernel = Kernel(
         "scale",
         (Buffer("w", F32, (4, 8)), Buffer("out", F32, (6, 2, 8))),

@@ -29,7 +29,7 @@ from onepass.loops.ir import (
 )
 from onepass.loops.verify import verify
 
-I, J, V = idx("i"), idx("j"), idx("v")
+i, j, v = idx("i"), idx("j"), idx("v")
 ZERO, ONE = const(0.0, F32), const(1.0, F32)
 PARAMS = (Buffer("x", F32, (4, 8)), Buffer("n", I32, (4,)))
 ACC = Buffer("acc", F32, (2, 8), "register")
@@ -58,15 +58,15 @@ def in_acc(*body: Stmt) -> Kernel:
 
 
 def test_accepts_what_the_forms_write() -> None:
-    update = Store("acc", (J, V), fma(x(I, V), ONE, Load("acc", (J, V), F32)))
-    spill = Store("x", (I, V), Load("acc", (const(1), V), F32))
+    update = Store("acc", (j, v), fma(x(i, v), ONE, Load("acc", (j, v), F32)))
+    spill = Store("x", (i, v), Load("acc", (const(1), v), F32))
     tile = loop("j", 2, (vector(update),), "unroll")
-    body = Alloc(ACC, (loop("k", I, (tile,)), If(binary("lt", I, const(3)), (vector(spill),))))
-    verify(kernel(loop("i", 4, (body, Prefetch("x", (add(I, 9), const(0)))), "parallel")))
-    verify(kernel(loop("i", 4, (Store("x", (I, I), ZERO),)), loop("i", 4, (Store("x", (I, I), ONE),))))
+    body = Alloc(ACC, (loop("k", i, (tile,)), If(binary("lt", i, const(3)), (vector(spill),))))
+    verify(kernel(loop("i", 4, (body, Prefetch("x", (add(i, 9), const(0)))), "parallel")))
+    verify(kernel(loop("i", 4, (Store("x", (i, i), ZERO),)), loop("i", 4, (Store("x", (i, i), ONE),))))
 
 
-STORE = Store("x", (I, V), ZERO)
+STORE = Store("x", (i, v), ZERO)
 CASES: dict[str, tuple[Kernel, str]] = {
     "undeclared": (kernel(Store("y", (), ZERO)), "buffer 'y' is not declared here"),
     "out_of_scope": (
@@ -82,33 +82,48 @@ CASES: dict[str, tuple[Kernel, str]] = {
     "index_dtype": (value(x(const(0), const(0, I32))), "index 0i32 of 'x' is not an int64"),
     "store_dtype": (kernel(Store("n", (const(0),), ONE)), "store of float32 1.0f32 to int32 buffer 'n'"),
     "load_dtype": (value(Load("n", (const(0),), F32)), "load as float32 of int32 buffer 'n'"),
-    "load_fill": (value(Load("n", (const(9),), I32, fill=0)), "a load in a kernel has a fill in n[9; fill 0.0]"),
-    "unbound": (value(x(I, const(0))), "index 'i' is not bound by a loop"),
-    "unbound_after_loop": (kernel(loop("i", 4, ()), Store("n", (I,), const(0, I32))), "index 'i' is not bound"),
+    "load_fill": (
+        value(Load("n", (const(9),), I32, fill=0)),
+        "a load in a kernel has a fill in n[9; fill 0.0]",
+    ),
+    "unbound": (value(x(i, const(0))), "index 'i' is not bound by a loop"),
+    "unbound_after_loop": (
+        kernel(loop("i", 4, ()), Store("n", (i,), const(0, I32))),
+        "index 'i' is not bound",
+    ),
     "shadowed": (kernel(loop("i", 4, (loop("i", 4, ()),))), "loop 'i' shadows an outer loop"),
     "mode": (kernel(replace(loop("i", 4, ()), mode="simd")), "loop 'i' has the unknown mode simd"),  # type: ignore[arg-type]
     "step": (kernel(replace(loop("i", 4, ()), step=0)), "loop 'i' has step 0"),
     "bound_dtype": (kernel(loop("i", const(4, I32), ())), "bound 4i32 of loop 'i' is not an int64"),
     "parallel": (kernel(loop("j", 4, (loop("i", 4, (), "parallel"),))), "parallel loop 'i' is not outermost"),
-    "unroll": (kernel(loop("j", 4, (loop("i", J, (), "unroll"),))), "unroll loop 'i' has bounds that are not"),
+    "unroll": (
+        kernel(loop("j", 4, (loop("i", j, (), "unroll"),))),
+        "unroll loop 'i' has bounds that are not",
+    ),
     "vector_start": (kernel(replace(vector(), start=Const(1))), "vector loop 'v' does not count from 0 by 1"),
     "vector_stop": (
-        kernel(loop("i", 4, (loop("v", I, (STORE,), "vector"),))),
+        kernel(loop("i", 4, (loop("v", i, (STORE,), "vector"),))),
         "vector loop 'v' stops at i, not at a literal",
     ),
     "vector_body": (kernel(vector(loop("i", 4, (STORE,)))), "vector loop 'v' holds a For"),
-    "vector_condition": (kernel(vector(If(binary("lt", V, const(1)), ()))), "vector loop 'v' holds a If"),
+    "vector_condition": (kernel(vector(If(binary("lt", v, const(1)), ()))), "vector loop 'v' holds a If"),
     "vector_store": (
-        kernel(vector(Store("x", (const(0), const(0)), x(const(0), V)))),
+        kernel(vector(Store("x", (const(0), const(0)), x(const(0), v)))),
         "all lanes of vector loop 'v' store to one element of 'x'",
     ),
     "register_serial": (
-        in_acc(loop("i", 2, (Store("acc", (I, const(0)), ZERO),))),
+        in_acc(loop("i", 2, (Store("acc", (i, const(0)), ZERO),))),
         "index i of register buffer 'acc' is neither static nor the vector variable in last place",
     ),
-    "register_lane_place": (in_acc(vector(Store("acc", (V, const(0)), ZERO), stop=2)), "index v of register"),
-    "register_lane_expr": (in_acc(vector(Store("acc", (const(0), add(V, 1)), ZERO))), "index v + 1 of register"),
-    "register_lanes": (in_acc(vector(Store("acc", (const(0), V), ZERO), stop=9)), "counts 9 lanes, and there are 8"),
+    "register_lane_place": (in_acc(vector(Store("acc", (v, const(0)), ZERO), stop=2)), "index v of register"),
+    "register_lane_expr": (
+        in_acc(vector(Store("acc", (const(0), add(v, 1)), ZERO))),
+        "index v + 1 of register",
+    ),
+    "register_lanes": (
+        in_acc(vector(Store("acc", (const(0), v), ZERO), stop=9)),
+        "counts 9 lanes, and there are 8",
+    ),
     "prefetch_register": (in_acc(Prefetch("acc", (const(0), const(0)))), "prefetch of register buffer 'acc'"),
     "condition": (kernel(If(const(1), ())), "condition 1 is not a bool"),
     "const_range": (value(const(-1, U8)), "a uint8 cannot be -1"),
@@ -128,7 +143,10 @@ CASES: dict[str, tuple[Kernel, str]] = {
         value(select(binary("lt", ONE, ONE), ONE, const(1, I32))),
         "the arms of a select differ in dtype in select(1.0f32 < 1.0f32, 1.0f32, 1i32)",
     ),
-    "nested": (value(cast(x(const(0), cast(unary("not", ONE), const(0).dtype)), I32)), "not takes no float32"),
+    "nested": (
+        value(cast(x(const(0), cast(unary("not", ONE), const(0).dtype)), I32)),
+        "not takes no float32",
+    ),
 }
 
 

@@ -1,8 +1,8 @@
 """The meaning of a kernel: runs it on numpy arrays, one scalar operation at a time.
 
 In: a verified `Kernel` and one array a parameter. Out: the arrays, changed in place. This is the
-oracle that targets are tested against, so it is plain: each node becomes a Python closure, about a
-million scalar operations a second. Memory of an `Alloc` starts as NaN (or the least integer), and an
+oracle that targets are tested against, so it is plain: each node becomes a Python closure, about half
+a million nodes a second. Memory of an `Alloc` starts as NaN (or the least integer), and an
 access outside a buffer is an `InternalError`: mistakes that native code would hide are seen here.
 """
 
@@ -69,7 +69,8 @@ def interpret(kernel: Kernel, arrays: Mapping[str, Array], workers: int = 1) -> 
     for buffer in kernel.params:
         array = arrays.get(buffer.name)
         if array is None or array.shape != buffer.shape or array.dtype != buffer.dtype.numpy:
-            raise InternalError("interpret", f"kernel '{kernel.name}': no array fits parameter '{buffer.name}'")
+            detail = f"kernel '{kernel.name}': no array fits parameter '{buffer.name}'"
+            raise InternalError("interpret", detail)
     run = _compile_body(kernel.body)
     with np.errstate(all="ignore"):
         for worker in range(workers):

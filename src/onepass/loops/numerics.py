@@ -122,8 +122,10 @@ def _fma_narrow(a: float, b: float, c: float) -> float:
 
 def _fma_f64(a: float, b: float, c: float) -> float:
     """`a * b + c` of float64 values, by exact rationals."""
-    if not (math.isfinite(a) and math.isfinite(b) and math.isfinite(c)):
+    if not (math.isfinite(a) and math.isfinite(b)):
         return a * b + c
+    if not math.isfinite(c):
+        return c  # even where a * b alone would overflow
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact == 0:
         return math.copysign(0.0, a) * math.copysign(1.0, b) + c if a == 0 or b == 0 else 0.0

@@ -92,8 +92,8 @@ class _Block:
         self._stage = stage.name
         self._tensors = tensors
         self._grids = {
-            axis.name: np.arange(r.start, r.stop, dtype=np.int64).reshape(-1, *(1,) * (len(axes) - 1 - position))
-            for position, (axis, r) in enumerate(zip(axes, ranges, strict=True))
+            axis.name: np.arange(part.start, part.stop, dtype=np.int64).reshape(-1, *(1,) * inner)
+            for axis, part, inner in zip(axes, ranges, reversed(range(len(axes))), strict=True)
         }
         self._known: dict[tuple[int, bool], Value] = {}
 
