@@ -53,7 +53,7 @@ class Window:
             extent = (-(-room // stride) if ceil_mode else room // stride) + 1
             if ceil_mode and (extent - 1) * stride >= size + begin:
                 extent -= 1
-            if extent < 0 or room < -stride:
+            if room < 0:
                 raise ShapeError(
                     f"a window of {span} does not fit spatial dimension {axis} of size {size}",
                     why=f"with padding {begin} and {self.end[axis]}",
