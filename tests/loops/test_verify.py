@@ -133,7 +133,7 @@ CASES: dict[str, tuple[Kernel, str]] = {
     "unary_name": (value(Unary("cbrt", ONE, F32)), "unknown operation 'cbrt'"),  # type: ignore[arg-type]
     "unary_kind": (value(unary("exp", const(1, I32))), "exp takes no int32"),
     "binary_mixed": (value(binary("add", ONE, const(1, I32))), "the operands of add differ in dtype"),
-    "binary_kind": (value(binary("mod", ONE, ONE)), "mod takes no float32"),
+    "binary_kind": (value(binary("shl", ONE, ONE)), "shl takes no float32"),
     "bool_kind": (value(binary("add", const(True, BOOL), const(True, BOOL))), "add takes no bool"),
     "result": (value(Binary("lt", ONE, ONE, F32)), "lt of float32 is said to be float32"),
     "predicate": (value(Unary("is_nan", ONE, F32)), "is_nan of float32 is said to be float32"),

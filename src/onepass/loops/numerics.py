@@ -95,9 +95,7 @@ def convert(x: Value, dtype: DType) -> Value:
 
 
 def fma(a: Value, b: Value, c: Value, dtype: DType) -> Value:
-    """`a * b + c` rounded once, exactly so for every float dtype; integers wrap."""
-    if not dtype.is_float:
-        return cast(Value, np.add(np.multiply(a, b), c))
+    """`a * b + c` rounded once, exactly so for every float dtype."""
     scalar: Function = _FMA_F64 if dtype == F64 else _FMA_NARROW
     return _rounded(scalar(_widened(a), _widened(b), _widened(c)), dtype)
 

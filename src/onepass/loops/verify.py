@@ -50,10 +50,10 @@ _FLOAT: frozenset[Kind] = frozenset({"float"})
 _KINDS: dict[str, frozenset[Kind]] = {
     **dict.fromkeys(UNARY_OPS, _FLOAT),
     **dict.fromkeys(("neg", "abs", "sign", "add", "sub", "mul", "div", "pow"), _NUMBER),
-    **dict.fromkeys(("rem", "floordiv", "mod", "shl", "shr"), _INTEGER),
+    **dict.fromkeys(("rem", "fmod", "floordiv", "mod"), _NUMBER),
+    **dict.fromkeys(("shl", "shr"), _INTEGER),
     **dict.fromkeys(("not", "and", "or", "xor"), _BITS),
     **dict.fromkeys(("max", "min", *COMPARISONS), _ANY),
-    "fmod": _FLOAT,
 }
 
 
