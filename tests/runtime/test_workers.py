@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from native import Code, chain, chain_result
 
 from onepass.core.errors import OptionError
-from onepass.runtime.program import Launch, Program
+from onepass.runtime.program import Launch, Linked, Program
 from onepass.runtime.workers import cpu_quota, pool_of, worker_count
+
+MakeChain = Callable[[int], Program]
+TWO = np.float32(2)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
-def test_every_launch_sees_the_whole_result_of_the_one_before(linked: Code, workers: int) -> None:
+def test_every_launch_sees_the_whole_result_of_the_one_before(linked: Linked, workers: int) -> None:
     rounds = 40
     launches = [Launch(i, "gather", ("even", "odd")[:: 1 - i % 2 * 2]) for i in range(rounds)]
     program = Program(
@@ -32,15 +35,15 @@ def test_every_launch_sees_the_whole_result_of_the_one_before(linked: Code, work
         assert result.tolist() == [value] * workers
 
 
-def test_several_threads_may_call_one_program(linked: Code) -> None:
-    program = chain(linked, workers=2)
+def test_several_threads_may_call_one_program(chain: MakeChain) -> None:
+    program = chain(2)
     wrong: list[int] = []
 
     def call(seed: int) -> None:
         rng = np.random.default_rng(seed)
         for _ in range(100):
             x, y = (rng.standard_normal(1000).astype(np.float32) for _ in range(2))
-            if not np.array_equal(program.run([x, y])[0], chain_result(x, y)):
+            if not np.array_equal(program.run([x, y])[0], (x + y) * TWO):
                 wrong.append(seed)
 
     threads = [threading.Thread(target=call, args=(seed,)) for seed in range(4)]
@@ -53,8 +56,8 @@ def test_several_threads_may_call_one_program(linked: Code) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_child_starts_workers_of_its_own(linked: Code) -> None:
-    program = chain(linked, workers=2)
+def test_a_forked_child_starts_workers_of_its_own(chain: MakeChain) -> None:
+    program = chain(2)
     x = np.ones(1000, np.float32)
     program.run([x, x])
     with pool_of(2).lock:  # as another thread may hold it at the moment of the fork
@@ -62,15 +65,15 @@ def test_a_forked_child_starts_workers_of_its_own(linked: Code) -> None:
         if child == 0:
             right = False
             try:
-                right = all(np.array_equal(program.run([x, x])[0], chain_result(x, x)) for _ in range(20))
+                right = all(np.array_equal(program.run([x, x])[0], (x + x) * TWO) for _ in range(20))
             finally:
                 os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert np.array_equal(program.run([x, x])[0], chain_result(x, x))
+    assert np.array_equal(program.run([x, x])[0], (x + x) * TWO)
 
 
-def test_programs_share_the_threads(linked: Code) -> None:
-    for program in [chain(linked, workers=3) for _ in range(5)]:
+def test_programs_share_the_threads(chain: MakeChain) -> None:
+    for program in [chain(3) for _ in range(5)]:
         program.run([np.ones(1000, np.float32)] * 2)
     assert sum(thread.name == "onepass-2" for thread in threading.enumerate()) <= 2
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from onepass.core.errors import ShapeError, UserError
 from onepass.core.tensor import TensorType
-from onepass.runtime.arena import ALIGNMENT
+from onepass.runtime.arena import ALIGNMENT, alignment_of
 from onepass.runtime.trace import LaunchTime, Trace
 from onepass.runtime.workers import pool_of
 
@@ -70,14 +70,13 @@ class Program:
         self._constants = {name: as_kernel_reads(array) for name, array in constants.items()}
         self._table = np.zeros(max(1, sum(len(launch.args) for launch in self.launches)), np.uint64)
         self._calls = np.zeros((max(1, len(self.launches)), 2), np.uint64)
-        self._places: tuple[tuple[list[int], ...], tuple[list[int], ...]] = (
-            tuple([] for _ in self.inputs),
-            tuple([] for _ in self.outputs),
-        )
-        self._fill_tables(slots)
+        self._numpy_in = [kind.dtype.numpy for _, kind in self.inputs]
+        self._numpy_out = [kind.dtype.numpy for _, kind in self.outputs]
+        self._patches = self._fill_tables(slots)
 
-    def _fill_tables(self, slots: Mapping[str, Slot]) -> None:
-        """Writes what never changes, and notes which entries inputs and outputs patch."""
+    def _fill_tables(self, slots: Mapping[str, Slot]) -> list[npt.NDArray[np.intp]]:
+        """Writes what never changes; returns the table's entries for each input, then for each output."""
+        patches: list[list[int]] = [[] for _ in (*self.inputs, *self.outputs)]
         at = 0
         for row, launch in zip(self._calls, self.launches, strict=False):
             row[:] = self._code.address(launch.symbol), self._table.ctypes.data + 8 * at
@@ -88,8 +87,9 @@ class Program:
                 elif slot[0] == "constant":
                     self._table[at] = self._constants[slot[1]].ctypes.data
                 else:
-                    self._places[slot[0] == "output"][slot[1]].append(at)
+                    patches[slot[1] + (len(self.inputs) if slot[0] == "output" else 0)].append(at)
                 at += 1
+        return [np.array(entries, np.intp) for entries in patches]
 
     def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The model's outputs for its inputs, in order.
@@ -123,12 +123,14 @@ class Program:
         return Trace(each, float(whole.min()), statistics.median(whole.tolist()), runs, self.workers)
 
     def _run(self, ready: Sequence[Array], stamps: npt.NDArray[np.int64] | None) -> tuple[Array, ...]:
-        results = tuple(aligned_empty(kind.shape, kind.dtype.numpy) for _, kind in self.outputs)
+        results = tuple(
+            aligned_empty(kind.shape, dtype)
+            for (_, kind), dtype in zip(self.outputs, self._numpy_out, strict=True)
+        )
         pool = pool_of(self.workers)
         with pool.lock:
-            for arrays, places in zip((ready, results), self._places, strict=True):
-                for array, entries in zip(arrays, places, strict=True):
-                    self._table[entries] = array.ctypes.data
+            for array, entries in zip((*ready, *results), self._patches, strict=True):
+                self._table[entries] = array.ctypes.data
             times = 0 if stamps is None else stamps.ctypes.data
             pool.run(self._calls.ctypes.data, len(self.launches), times)
         return results
@@ -142,9 +144,9 @@ class Program:
                 remedy=f"give one array for each of: {names}" if names else "call it without inputs",
             )
         ready = []
-        for (name, kind), given in zip(self.inputs, arrays, strict=True):
+        for (name, kind), dtype, given in zip(self.inputs, self._numpy_in, arrays, strict=True):
             array = np.asarray(given)
-            if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+            if array.shape != kind.shape or array.dtype != dtype:
                 raise _mismatch(name, kind, array)
             ready.append(as_kernel_reads(array))
         return ready
@@ -164,19 +166,20 @@ def _mismatch(name: str, kind: TensorType, array: Array) -> ShapeError:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array as `np.empty` gives it that starts on a 64-byte boundary.
+    """An array as `np.empty` gives it that starts on a cache line, a large one on a page (see arena.py).
 
     Raises UserError when there is not enough memory.
     """
     size = math.prod(shape) * dtype.itemsize
+    alignment = alignment_of(size)
     try:
-        raw = np.empty(size + ALIGNMENT, np.uint8)
+        raw = np.empty(size + alignment, np.uint8)
     except (MemoryError, ValueError) as error:
         raise UserError(
             f"not enough memory: the model needs {size:,} bytes in one piece",
             remedy="use a smaller batch or image size",
         ) from error
-    skip = -raw.ctypes.data % ALIGNMENT
+    skip = -raw.ctypes.data % alignment
     return raw[skip : skip + size].view(dtype).reshape(shape)
 
 

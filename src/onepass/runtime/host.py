@@ -1,0 +1,108 @@
+"""What the operating system says of this machine: the processor's name and its cache sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Bytes of the data caches, `l1` and `l2` of one core, `l3` shared; `origin` says who told."""
+
+    l1: int
+    l2: int
+    l3: int
+    origin: str
+
+
+# Where the system is silent: the smallest caches of the AArch64 and x86-64 server cores in use (Arm
+# Neoverse N1 Technical Reference Manual, r4p1: 64 KiB and 512 KiB or 1 MiB; Intel Optimization Reference
+# Manual, chapter 2: 32 KiB, 256 KiB or more, and 1.375 MiB or more of L3 a core).
+_DEFAULT = Caches(32 * KIB, 512 * KIB, 8 * MIB, "default: the system does not say")
+
+
+def cpu_model() -> str:
+    """The processor's name as its maker spells it, or the architecture where it has none."""
+    if sys.platform == "darwin":
+        return _sysctl_text("machdep.cpu.brand_string") or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name") and ":" in line]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def available_cores() -> int:
+    """Logical processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_bytes() -> int:
+    """Physical memory; 4 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 4 << 30
+
+
+def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> Caches:
+    """Cache sizes from Linux's sysfs or macOS' sysctl; a level that neither names gets a default."""
+    found = _sysctl_caches() if sys.platform == "darwin" else _sysfs_caches(folder)
+    sizes = [found.get(level, 0) for level in (1, 2, 3)]
+    if not any(sizes):
+        return _DEFAULT
+    told = "sysctl" if sys.platform == "darwin" else str(folder)
+    missing = [f"l{level}" for level in (1, 2, 3) if not found.get(level)]
+    origin = told + (f"; default for {', '.join(missing)}" if missing else "")
+    l1, l2 = sizes[0] or _DEFAULT.l1, sizes[1] or _DEFAULT.l2
+    return Caches(l1, l2, sizes[2] or max(l2, _DEFAULT.l3), origin)
+
+
+def _sysfs_caches(folder: Path) -> dict[int, int]:
+    """Bytes by level. Source: Linux, Documentation/ABI/testing/sysfs-devices-system-cpu."""
+    found: dict[int, int] = {}
+    units = {"K": KIB, "M": MIB, "G": KIB * MIB}
+    for index in sorted(folder.glob("index*")):
+        try:
+            if (index / "type").read_text().strip() in ("Data", "Unified"):
+                text = (index / "size").read_text().strip()
+                scale = units.get(text[-1:], 1)
+                found[int((index / "level").read_text())] = int(text.rstrip("KMG")) * scale
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def _sysctl_caches() -> dict[int, int]:
+    """Bytes by level: the performance cores' where macOS tells kinds of cores apart."""
+    found = {}
+    for level, names in {
+        1: ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
+        2: ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
+        3: ("hw.l3cachesize",),
+    }.items():
+        found[level] = next((size for size in map(_sysctl_number, names) if size), 0)
+    return found
+
+
+def _sysctl(name: str, size: int) -> bytes:
+    value = ctypes.create_string_buffer(size)
+    length = ctypes.c_size_t(size)
+    status = ctypes.CDLL(None).sysctlbyname(name.encode(), value, ctypes.byref(length), None, 0)
+    return b"" if status else value.raw[: length.value]
+
+
+def _sysctl_number(name: str) -> int:
+    return int.from_bytes(_sysctl(name, 8), sys.byteorder)
+
+
+def _sysctl_text(name: str) -> str:
+    return _sysctl(name, 256).rstrip(b"\0").decode(errors="replace")

@@ -1,0 +1,199 @@
+"""Measures this machine's roofs with generated kernels, so a roof is what generated code can reach.
+
+In: a target and its compiler's three steps. Out: `Roof`s for one worker and for all. All kernels of one
+worker count are launches of one program, timed like any model's. Per dtype the peak of fused
+multiply-adds; per cache level and for memory the bytes a second of a pointwise kernel that reads one
+stream and writes another (named `l1` … `memory`: what planning uses), and of one that only reads
+(`l1 read` …); and the seconds of an empty launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from onepass.core.dtypes import F32, F64, DType
+from onepass.cost.machine import LEVELS, Roof
+from onepass.loops.build import add, binary, const, fma, idx, loop, mul
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Kernel, Load, Stmt, Store
+from onepass.runtime.host import MIB, Caches, memory_bytes
+from onepass.runtime.program import Launch, Linked, Program
+
+RUNS = 7
+"""Timed runs; the least time counts, since other programs can only add to it."""
+
+_LAUNCHES = 1000
+_FMA_STEPS = 600_000
+# Bytes that one worker moves per launch: a few milliseconds each at what such levels usually give.
+_MOVED = {"l1": 400 * MIB, "l2": 200 * MIB, "l3": 160 * MIB}
+_MEMORY_BYTES = 256 * MIB
+_UNROLL = 8
+"""Vectors a step: covers the latency of an add (4 cycles) at two loads a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One kernel of the probe: what one launch of it does, in the unit of its roof."""
+
+    what: str
+    kernel: Kernel
+    amount: float
+    unit: str
+    method: str
+
+
+def measure_roofs(
+    compile_kernels: Callable[[Sequence[Kernel]], Linked],
+    vector_bits: int,
+    vector_registers: int,
+    sizes: Caches,
+    counts: Sequence[int],
+    date: str,
+) -> tuple[Roof, ...]:
+    """Runs the probe for each worker count in `counts`, about a second each."""
+    measures = {workers: _measures(vector_bits, vector_registers, sizes, workers) for workers in counts}
+    empty = Kernel("probe_empty", (), ())
+    code = compile_kernels([empty, *(m.kernel for some in measures.values() for m in some)])
+    roofs: list[Roof] = []
+    for workers, some in measures.items():
+        half = max(m.kernel.params[0].shape[0] * m.kernel.params[0].dtype.size_bytes for m in some)
+        launches = [Launch(at, m.kernel.name, ("from", "to")) for at, m in enumerate(some)]
+        program = Program(
+            code, launches, {"from": ("arena", 0), "to": ("arena", half)}, {}, (), (), 2 * half, workers
+        )
+        for m, time in zip(some, program.trace((), RUNS).launches, strict=True):
+            method = f"{m.method}; least of {RUNS} runs"
+            roofs.append(Roof(m.what, m.amount / time.min_s, m.unit, workers, method, date))
+        roofs.append(Roof("launch", _launch_s(code, workers), "s", workers, _LAUNCH_METHOD, date))
+    return tuple(roofs)
+
+
+_LAUNCH_METHOD = f"call of an empty kernel and a barrier, mean of {_LAUNCHES} in a row; least of {RUNS} runs"
+
+
+def _launch_s(code: Linked, workers: int) -> float:
+    """Seconds of one empty launch; what entering a program costs is subtracted."""
+    one, many = (
+        Program(code, [Launch(0, "probe_empty", ())] * count, {}, {}, (), (), 0, workers)
+        for count in (1, 1 + _LAUNCHES)
+    )
+    least = [min(program.run_timed(()) for _ in range(RUNS + 1)) for program in (one, many)]
+    return max(least[1] - least[0], 0.0) / _LAUNCHES
+
+
+def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> list[Measure]:
+    """The kernels for one worker count."""
+    made = [_fma_measure(dtype, vector_bits, registers, workers) for dtype in (F32, F64)]
+    step = _UNROLL * vector_bits // 8
+    for level in LEVELS:
+        part = _part_bytes(level, sizes, workers) // (2 * step) * step
+        passes = max(1, _MOVED[level] // (2 * part)) if level in _MOVED else 1
+        for writes in (True, False):
+            made.append(_stream_measure(level, writes, part, passes, vector_bits, workers))
+    return made
+
+
+def _part_bytes(level: str, sizes: Caches, workers: int) -> int:
+    """Bytes that one worker goes over: in `level`, and too many for the level before."""
+    match level:
+        case "l1":
+            return sizes.l1 // 2
+        case "l2":
+            return sizes.l2 // 2
+        case "l3":
+            return max(4 * sizes.l2, sizes.l3 // (4 * workers))
+        case _:
+            total = max(_MEMORY_BYTES, 8 * sizes.l3)
+            return min(total, 1024 * MIB, memory_bytes() // 8) // workers
+
+
+def _fma_measure(dtype: DType, vector_bits: int, registers: int, workers: int) -> Measure:
+    """Independent chains of fused multiply-adds on registers: the peak of this instruction."""
+    lanes = vector_bits // dtype.bits
+    chains = min(24, registers - 4)
+    x, y, sums = (
+        Buffer("x", dtype, (lanes,), "register"),
+        Buffer("y", dtype, (lanes,), "register"),
+        Buffer("sums", dtype, (chains, lanes), "register"),
+    )
+    lane, chain = idx("lane"), idx("chain")
+    source, target = _memory("source", dtype, 2 * lanes), _memory("target", dtype, workers * chains * lanes)
+    old = Load("sums", (chain, lane), dtype)
+    turn = Store("sums", (chain, lane), fma(old, Load("x", (lane,), dtype), Load("y", (lane,), dtype)))
+    place = add(mul(add(mul(idx("worker"), chains), chain), lanes), lane)
+    body = (
+        _vector(lanes, Store("x", (lane,), Load("source", (lane,), dtype))),
+        _vector(lanes, Store("y", (lane,), Load("source", (add(lane, lanes),), dtype))),
+        _unrolled("chain", chains, lanes, Store("sums", (chain, lane), const(0.0, dtype))),
+        loop("step", _FMA_STEPS, (_unrolled("chain", chains, lanes, turn),)),
+        _unrolled("chain", chains, lanes, Store("target", (place,), old)),
+    )
+    kernel = _kernel(f"probe_fma_{dtype}_{workers}", source, target, workers, (x, y, sums), body)
+    return Measure(
+        f"{dtype} fma", kernel, 2.0 * chains * lanes * _FMA_STEPS * workers, "flop/s",
+        f"generated kernel, {chains} independent chains of {lanes}-lane fused multiply-adds in registers",
+    )  # fmt: skip
+
+
+def _stream_measure(
+    level: str, writes: bool, part: int, passes: int, vector_bits: int, workers: int
+) -> Measure:
+    """A pass over two arrays of `part` bytes (`to[i] = from[i] + 1`), or over the first one (a sum)."""
+    dtype, lanes = F32, vector_bits // F32.bits
+    items = part // F32.size_bytes
+    steps = items // (_UNROLL * lanes)
+    source, target = _memory("source", dtype, items * workers), _memory("target", dtype, items * workers)
+    lane, chain = idx("lane"), idx("chain")
+    vector = add(mul(idx("step"), _UNROLL), chain)
+    place: Expr = add(mul(idx("worker"), items), add(mul(vector, lanes), lane))
+    read = Load("source", (place,), dtype)
+    if writes:
+        turn = Store("target", (place,), binary("add", read, const(1.0, dtype)))
+        body: tuple[Stmt, ...] = (_passes(passes, steps, lanes, turn),)
+        registers: tuple[Buffer, ...] = ()
+        moved, what, text = 2 * part, level, "to[i] = from[i] + 1, bytes read and written"
+    else:
+        passes = 2 * passes
+        total = Load("sums", (chain, lane), dtype)
+        turn = Store("sums", (chain, lane), binary("add", total, read))
+        first = add(mul(idx("worker"), items), add(mul(chain, lanes), lane))
+        body = (
+            _unrolled("chain", _UNROLL, lanes, Store("sums", (chain, lane), const(0.0, dtype))),
+            _passes(passes, steps, lanes, turn),
+            _unrolled("chain", _UNROLL, lanes, Store("target", (first,), total)),
+        )
+        registers = (Buffer("sums", dtype, (_UNROLL, lanes), "register"),)
+        moved, what, text = part, f"{level} read", "sum of from[i], bytes read"
+    name = f"probe_{what.replace(' ', '_')}_{workers}"
+    return Measure(
+        what, _kernel(name, source, target, workers, registers, body),
+        float(moved * passes * workers), "byte/s",
+        f"generated kernel {text}, {moved / 1024:,.0f} KiB each for {workers} workers",
+    )  # fmt: skip
+
+
+def _kernel(
+    name: str, source: Buffer, target: Buffer, workers: int, registers: Sequence[Buffer],
+    body: tuple[Stmt, ...],
+) -> Kernel:  # fmt: skip
+    """`body` once for each `worker`, with its registers."""
+    for buffer in registers:
+        body = (Alloc(buffer, body),)
+    return Kernel(name, (source, target), (loop("worker", workers, body, "parallel"),))
+
+
+def _passes(passes: int, steps: int, lanes: int, turn: Store) -> For:
+    """`turn` on every vector of the worker's part, `passes` times over."""
+    return loop("pass", passes, (loop("step", steps, (_unrolled("chain", _UNROLL, lanes, turn),)),))
+
+
+def _unrolled(name: str, count: int, lanes: int, store: Store) -> For:
+    return loop(name, count, (_vector(lanes, store),), "unroll")
+
+
+def _vector(lanes: int, store: Store) -> For:
+    return loop("lane", lanes, (store,), "vector")
+
+
+def _memory(name: str, dtype: DType, items: int) -> Buffer:
+    return Buffer(name, dtype, (items,), "memory")
