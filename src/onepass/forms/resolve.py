@@ -47,6 +47,7 @@ class Resolver:
     temp_buffers: list[Buffer] = field(default_factory=list)
     point: Indices = ()
     escapes: bool = False
+    kept: dict[str, Callable[[str, Indices, Load], Store | None]] = field(default_factory=dict)
     _memo: dict[tuple[str, Indices], Expr] = field(default_factory=dict)
 
     def layout(self, value: str) -> Layout:
@@ -141,6 +142,8 @@ class Resolver:
             self.temp_buffers.append(buffer)
             self.temps.append(Store(buffer.name, where, value))
             self._memo[key] = Load(buffer.name, where, value.dtype)
+            store = self.kept[name](name, indices, Load(buffer.name, where, value.dtype)) if name in self.kept else None
+            self.temps += [store] if store else []
         return self._memo[key]
 
     def _uses(self, name: str) -> int:

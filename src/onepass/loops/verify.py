@@ -152,7 +152,7 @@ def _verify_vector_head(loop: For, scope: _Scope) -> int:
     for stmt in loop.body:
         if not isinstance(stmt, Store):
             scope.fail(f"vector loop '{name}' holds a {type(stmt).__name__}; only stores may stand there")
-        if not any(name in index_names(index) for index in stmt.indices):
+        if stop.value > 1 and not any(name in index_names(index) for index in stmt.indices):
             scope.fail(f"all lanes of vector loop '{name}' store to one element of '{stmt.buffer}'")
     return int(stop.value)
 

@@ -1,0 +1,306 @@
+"""The row form: reductions along rows and everything pointwise around them, one row at a time.
+
+Softmax, layer norm, means over space and chains of them. The rows are shared among the workers; for each
+row the reductions run one after another, then the output is written. A costly stage that several of
+these passes need is kept in a scratch row (home `cache`); a cheap one is computed again. Vectors lie
+along the row, or across rows where that is what is contiguous in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onepass.forms.body import Body
+from onepass.forms.nest import Built, FormMismatch, accumulate, finish, initial_value, named_loops
+from onepass.forms.resolve import Indices, Resolver
+from onepass.forms.schedule import Segment, segments
+from onepass.graph.ir import Graph
+from onepass.graph.layout import Layout
+from onepass.loops.build import add, binary, const, idx, loop, mul
+from onepass.loops.ir import Alloc, Buffer, Const, Expr, Index, Load, Stmt, Store, Unary
+from onepass.loops.walk import index_names, loads, subexpressions
+from onepass.ops.opdef import Axis, Compute
+
+LANE, STEP, UNROLLED = "lane", "step", "u"
+UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
+SCRATCH_LIMIT_BYTES = 256 * 1024  # a quarter of a 1 MiB L2; a longer row is computed again instead
+COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sqrt", "sin", "cos"})
+
+
+def build_row(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> Built:
+    """The kernel of `body` with vectors of `lanes`; raises `FormMismatch` where the form does not fit."""
+    if not body.reductions():
+        raise FormMismatch("no reduction")
+    builder = _RowBuilder(body, graph, layouts, lanes)
+    return finish(builder.resolver, builder.statements(), lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A reduction at the place where the row needs it; `axes` are its loops, last one innermost."""
+
+    stage: Compute
+    at: Indices
+    axes: tuple[Axis, ...]
+
+
+class _RowBuilder:
+    def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> None:
+        self.body, self.lanes = body, lanes
+        self.resolver = Resolver(body, graph, layouts)
+        output = body.stage(body.outputs[0])
+        assert output is not None
+        self.axes = tuple(Axis(f"i{k}", axis.extent) for k, axis in enumerate(output.axes))
+        self.passes: dict[str, _Pass] = {}
+        self.seen: list[Expr] = []
+        self._collect_passes()
+        used = frozenset().union(*(index_names(e) for p in self.passes.values() for e in p.at))
+        names = {axis.name for axis in self.axes}
+        if used - names:
+            raise FormMismatch("a reduction of a reduction along another axis")
+        self.outer = [axis for axis in self.axes if axis.name in used]
+        self.inner = [axis for axis in self.axes if axis.name not in used]
+        self.lane_axis = self._lane_axis()
+        self.scratch: dict[str, tuple[Buffer, tuple[int, ...]]] = {}
+        self.costly = {
+            stage.name for stage in body.stages if not stage.reduce_axes and _is_costly(stage) and self._uses(stage) > 1
+        }
+
+    def _uses(self, stage: Compute) -> int:
+        return sum(load.buffer == stage.name for other in self.body.stages for load in loads(other.body))
+
+    def _collect_passes(self) -> None:
+        """Finds each reduction's place in the row, those that others need first."""
+        resolver = self.resolver
+        for axis in self.axes:
+            resolver.ranges[axis.name] = (0, axis.extent - 1)
+        for stage in self.body.reductions():
+            resolver.bound[stage.name] = lambda indices, stage=stage: self._note(stage, indices)
+        point = tuple(idx(axis.name) for axis in self.axes)
+        for name in self.body.outputs:
+            self.seen.append(resolver.value(name, point))
+
+    def _note(self, stage: Compute, indices: Indices) -> Expr:
+        known = self.passes.get(stage.name)
+        if known is not None and known.at != indices:
+            raise FormMismatch(f"'{stage.name}' is read at several places")
+        if known is None:
+            count = len(self.resolver.ranges)
+            axes = tuple(Axis(f"r{count + j}", axis.extent) for j, axis in enumerate(stage.reduce_axes))
+            for axis in axes:
+                self.resolver.ranges[axis.name] = (0, axis.extent - 1)
+            values = {a.name: index for a, index in zip(stage.axes, indices, strict=True)}
+            values |= {a.name: idx(b.name) for a, b in zip(stage.reduce_axes, axes, strict=True)}
+            self.seen.append(self.resolver.resolve(self.resolver.substituted(stage.body, values)))
+            self.passes[stage.name] = _Pass(stage, indices, axes)
+        return const(0, stage.dtype)
+
+    def _lane_axis(self) -> Axis | None:
+        """The outer axis that is contiguous in memory, None where the row itself is."""
+        outer = {axis.name: axis for axis in self.outer}
+        inner = {axis.name for axis in self.inner} | {a.name for p in self.passes.values() for a in p.axes}
+        params = {buffer.name: buffer for buffer in self.resolver.params.values()}
+        big = [load for e in reversed(self.seen) for load in loads(e) if load.buffer in params and load.indices]
+        big.sort(key=lambda load: -len(load.indices))
+        for load in big:
+            names = index_names(load.indices[-1])
+            if names & inner:
+                return None
+            if names & set(outer):
+                return outer[min(names & set(outer))]
+        return None
+
+    def statements(self) -> tuple[Stmt, ...]:
+        """One parallel loop over rows for each segment of the lane axis."""
+        if self.lane_axis is None:
+            return (self._rows(None, 1),)
+        parts = segments(self.lane_axis.extent, self.lanes)
+        return tuple(self._rows(part, part.width) for part in parts)
+
+    def _rows(self, part: Segment | None, lanes: int) -> Stmt:
+        resolver = self.resolver
+        order = [(axis.name, axis.extent) for axis in self.outer]
+        at: dict[str, Expr] = {}
+        if part is not None and self.lane_axis is not None:
+            name = f"{self.lane_axis.name}_o"
+            order = [(name, part.count) if axis is self.lane_axis else (axis.name, axis.extent) for axis in self.outer]
+            at[self.lane_axis.name] = add(add(mul(idx(name), part.width), idx(LANE)), part.start)
+            resolver.ranges[LANE] = (0, lanes - 1)
+        for name, extent in order:
+            resolver.ranges[name] = (0, extent - 1)
+        resolver.pack_axes = (*order, (LANE, lanes))
+        resolver.bound, self.scratch = {}, {}
+        totals = {name: Buffer(f"total{k}", p.stage.dtype, (lanes,), "register") for k, (name, p) in enumerate(self.passes.items())}
+        statements: list[Stmt] = []
+        for p in self.passes.values():
+            place = tuple(resolver.simplify(resolver.substituted(e, at)) for e in p.at)
+            statements += self._pass(p, place, totals[p.stage.name], at)
+            resolver.bound[p.stage.name] = _reader(p.stage, place, totals[p.stage.name])
+        statements += self._write(at)
+        body = tuple(statements)
+        for buffer in [*totals.values(), *(buffer for buffer, _ in self.scratch.values())]:
+            body = (Alloc(buffer, body),)
+        return named_loops(order, body)
+
+    def _pass(self, p: _Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
+        """One reduction over the row: accumulators, loops, and their sum in `total`."""
+        row = {axis.name: idx(axis.name) for axis in p.axes}
+        values = {a.name: index for a, index in zip(p.stage.axes, place, strict=True)}
+        combine = p.stage.combine
+        assert combine is not None
+        accumulators: list[Buffer] = []
+        body: list[Stmt] = []
+        for piece, count, lanes in self._cuts(p.axes[-1].extent):
+            buffer = Buffer(f"acc{len(accumulators)}", p.stage.dtype, (count, lanes), "register")
+            element = Load(buffer.name, (idx(UNROLLED), idx(LANE)), buffer.dtype)
+            accumulators.append(buffer)
+
+            def update(exprs: dict[str, Expr], element: Load = element) -> Store:
+                names = {a.name: exprs[b.name] for a, b in zip(p.stage.reduce_axes, p.axes, strict=True)}
+                term = self.resolver.substituted(p.stage.body, values | names)
+                term = self.resolver.simplify(self.resolver.resolve(term))
+                return Store(element.buffer, element.indices, accumulate(combine, element, term))
+
+            body += self._loops(p.axes, piece, count, lanes, row, update)
+        start = [
+            _unrolled(b.shape[0], b.shape[1], Store(b.name, (idx(UNROLLED), idx(LANE)), initial_value(combine, b.dtype)))
+            for b in accumulators
+        ]
+        found: tuple[Stmt, ...] = (*start, *body, self._total(combine, accumulators, total))
+        for buffer in accumulators:
+            found = (Alloc(buffer, found),)
+        return list(found)
+
+    def _cuts(self, extent: int) -> list[tuple[Segment, int, int]]:
+        """The last axis as (segment, independent accumulators, lanes along it)."""
+        width = 1 if self.lane_axis is not None else self.lanes
+        found = []
+        for part in segments(extent, UNROLL * width):
+            count, rest = divmod(part.width, width)
+            lanes = self.resolver.ranges[LANE][1] + 1 if self.lane_axis is not None else width
+            if count:
+                found.append((Segment(part.start, part.count, count * width), count, lanes))
+            if rest:
+                found.append((Segment(part.start + count * width, 1, rest), 1, rest))
+        return found
+
+    def _loops(self, axes, piece: Segment, count: int, lanes: int, row: dict[str, Expr], make) -> list[Stmt]:  # type: ignore[no-untyped-def]
+        """Loops over `axes`, the last one cut as `piece` says; `make` gives the store for one element."""
+        resolver = self.resolver
+        resolver.ranges |= {STEP: (0, piece.count - 1), UNROLLED: (0, count - 1), LANE: (0, lanes - 1)}
+        position = add(mul(idx(STEP), piece.width), piece.start)
+        if self.lane_axis is None:
+            position = add(position, add(mul(idx(UNROLLED), lanes), idx(LANE)))
+        else:
+            position = add(position, idx(UNROLLED))
+        exprs = row | ({axes[-1].name: resolver.simplify(position)} if axes else {})
+        self.row_positions = tuple(exprs.values())
+        resolver.start_temps(LANE)
+        first = len(resolver.temp_buffers)
+        resolver.kept = {name: self._keep for name in self.costly if name not in resolver.bound}
+        stores = make(exprs)
+        stores = stores if isinstance(stores, tuple) else (stores,)
+        body: tuple[Stmt, ...] = (loop(LANE, lanes, (*resolver.take_temps(), *stores), "vector"),)
+        for temp in resolver.temp_buffers[first:]:
+            body = (Alloc(temp, body),)
+        body = (loop(UNROLLED, count, body, "unroll"),)
+        body = (loop(STEP, piece.count, body),)
+        for axis in reversed(axes[:-1]):
+            body = (loop(axis.name, axis.extent, body),)
+        return list(body)
+
+    def _keep(self, name: str, indices: Indices, value: Load) -> Store | None:
+        """Keeps a costly stage in the scratch row as it is first computed."""
+        stage = self.body.stage(name)
+        assert stage is not None
+        places = tuple(k for k, index in enumerate(indices) if index in self.row_positions)
+        if len(places) != len({indices[k] for k in places}) or not places:
+            return None
+        shape = tuple(stage.axes[k].extent for k in places)
+        if self.lane_axis is not None:
+            shape = (*shape, self.resolver.ranges[LANE][1] + 1)
+        size = stage.dtype.size_bytes
+        for extent in shape:
+            size *= extent
+        if size > SCRATCH_LIMIT_BYTES:
+            return None
+        if name not in self.scratch:
+            self.scratch[name] = (Buffer(f"row{len(self.scratch)}", stage.dtype, shape, "cache"), places)
+        buffer, places = self.scratch[name]
+        where = tuple(indices[k] for k in places)
+        return Store(buffer.name, self._with_lane(where), value)
+
+    def _with_lane(self, where: Indices) -> Indices:
+        return where if self.lane_axis is None else (*where, idx(LANE))
+
+    def _bind_scratch(self) -> None:
+        """From the next pass on, kept stages are read from their scratch rows."""
+        for name, (buffer, places) in self.scratch.items():
+            if name in self.resolver.bound:
+                continue
+
+            def read(indices: Indices, buffer: Buffer = buffer, places: tuple[int, ...] = places) -> Expr:
+                where = tuple(indices[k] for k in places)
+                return Load(buffer.name, self._with_lane(where), buffer.dtype)
+
+            self.resolver.bound[name] = read
+
+    def _total(self, combine, accumulators: list[Buffer], total: Buffer) -> Stmt:  # type: ignore[no-untyped-def]
+        """`total` = all accumulators together: across lanes as a balanced tree, or lane by lane."""
+        self._bind_scratch()
+        across = self.lane_axis is None
+        terms: list[Expr] = []
+        for buffer in accumulators:
+            for u in range(buffer.shape[0]):
+                lanes: list[Expr] = [const(lane) for lane in range(buffer.shape[1])] if across else [idx(LANE)]
+                terms += [Load(buffer.name, (const(u), lane), buffer.dtype) for lane in lanes]
+        if not terms:
+            terms = [initial_value(combine, total.dtype)]
+        while len(terms) > 1:
+            half = (len(terms) + 1) // 2
+            terms = [
+                binary(combine, terms[k], terms[k + half]) if k + half < len(terms) else terms[k] for k in range(half)
+            ]
+        return loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), terms[0]),), "vector")
+
+    def _write(self, at: dict[str, Expr]) -> list[Stmt]:
+        """The last pass: every output at every place of the row."""
+        resolver = self.resolver
+        found: list[Stmt] = []
+        row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in self.axes} | at
+
+        def stores(exprs: dict[str, Expr]) -> tuple[Store, ...]:
+            point = tuple(resolver.simplify(exprs[axis.name]) for axis in self.axes)
+            made = []
+            for name in self.body.outputs:
+                value = resolver.simplify(resolver.value(name, point))
+                layout = resolver.layout(name)
+                buffer = resolver.param(name, layout.physical_shape(resolver.graph.types[name].shape))
+                made.append(Store(buffer, tuple(resolver.simplify(e) for e in layout.physical(point)), value))
+            return tuple(made)
+
+        if not self.inner:
+            lanes = resolver.ranges[LANE][1] + 1 if self.lane_axis is not None else 1
+            return self._loops((), Segment(0, 1, 1), 1, lanes, row, stores)
+        for piece, count, lanes in self._cuts(self.inner[-1].extent):
+            found += self._loops(tuple(self.inner), piece, count, lanes, row, stores)
+        return found
+
+
+def _reader(stage: Compute, place: Indices, total: Buffer):  # type: ignore[no-untyped-def]
+    def read(indices: Indices) -> Expr:
+        if indices != place:
+            raise FormMismatch(f"'{stage.name}' is read at several places")
+        lane: Expr = const(0) if total.shape[0] == 1 else Index(LANE)
+        return Load(total.name, (lane,), total.dtype)
+
+    return read
+
+
+def _is_costly(stage: Compute) -> bool:
+    return any(isinstance(e, Unary) and e.op in COSTLY for e in subexpressions(stage.body))
+
+
+def _unrolled(count: int, lanes: int, store: Store) -> Stmt:
+    return loop(UNROLLED, count, (loop(LANE, lanes, (store,), "vector"),), "unroll")
