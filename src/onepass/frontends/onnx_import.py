@@ -25,6 +25,7 @@ from onepass.frontends.onnx_shapes import bind_shapes
 from onepass.frontends.onnx_site import Building, Site
 from onepass.frontends.onnx_spelling import row_of
 from onepass.frontends.onnx_tensors import dtype_name, dtype_of
+from onepass.graph.interpret import frozen
 from onepass.graph.ir import Graph, Node
 from onepass.graph.passes.dead import drop_dead_nodes
 from onepass.ops.registry import OPS
@@ -246,7 +247,8 @@ def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: lis
             ]
     graph = Graph(name, tuple(nodes), inputs, tuple(outputs), types, constants)
     values = {*inputs, *constants, *(value for node in nodes for value in node.outputs)}
-    return drop_dead_nodes(replace(graph, types={key: types[key] for key in types if key in values}))
+    graph = drop_dead_nodes(replace(graph, types={key: types[key] for key in types if key in values}))
+    return replace(graph, constants={key: frozen(array) for key, array in graph.constants.items()})
 
 
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ from onnx import ModelProto, ValueInfoProto
 from onepass.core.dtypes import DType
 from onepass.core.errors import ModelError
 from onepass.frontends.onnx_tensors import TensorReader, dtype_name, dtype_of
+from onepass.frontends.onnx_wire import Tickets, take_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 23
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -47,21 +50,23 @@ class OnnxModel:
 def load_onnx(model: ModelSource) -> OnnxModel:
     """Reads and parses `model`; `ModelError` for anything that is not an ONNX model of opset 7 to 23."""
     folder: Path | None = None
+    tickets: Tickets | None = None
     if isinstance(model, ModelProto):
         proto, label = model, "model"
     elif isinstance(model, bytes):
-        proto, label = _parse(model, "bytes"), "bytes"
+        label = "bytes"
+        proto, tickets = _parse(memoryview(model), label)
     else:
         path = Path(model)
         folder, label = path.parent, str(path)
-        proto = _parse(_read(path), label)
+        proto, tickets = _parse(_mapped(path), label)
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(
             "the file is not a complete ONNX model: it holds no graph or no opset",
             where=label,
             remedy="check that the file was fully copied and is an ONNX model",
         )
-    return OnnxModel(proto, _opset(proto), TensorReader(folder))
+    return OnnxModel(proto, _opset(proto), TensorReader(folder, tickets))
 
 
 def describe_inputs(model: ModelSource | OnnxModel) -> tuple[InputDescription, ...]:
@@ -85,33 +90,37 @@ def unsupported_inputs(values: Sequence[ValueInfoProto]) -> list[str]:
     return found
 
 
-def _read(path: Path) -> bytes:
-    """The bytes of a model file."""
+def _mapped(path: Path) -> memoryview:
+    """The bytes of a model file, mapped."""
     if path.is_dir():
         raise ModelError("the model path is a folder, not a file", where=str(path))
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
         raise ModelError("the model file does not exist", where=str(path)) from None
     except OSError as error:
         raise ModelError("the model file cannot be read", where=str(path), why=str(error)) from None
 
 
-def _parse(data: bytes, label: str) -> ModelProto:
-    """Decodes a serialised `ModelProto`."""
+def _parse(data: memoryview, label: str) -> tuple[ModelProto, Tickets]:
+    """Decodes a serialised `ModelProto`, its large weights left where they are."""
     if not data:
         raise ModelError("the model is empty (0 bytes)", where=label)
     proto = ModelProto()
     try:
-        proto.ParseFromString(data)
-    except DecodeError:
+        small, tickets = take_weights(data)
+        proto.ParseFromString(small)
+    except (ValueError, DecodeError):
         raise ModelError(
             "the file is not an ONNX model, or it is damaged",
             where=label,
             why=f"its {len(data)} bytes do not decode as a ModelProto",
             remedy="check that the file was fully copied and is an ONNX model",
         ) from None
-    return proto
+    return proto, tickets
 
 
 def _opset(proto: ModelProto) -> int:

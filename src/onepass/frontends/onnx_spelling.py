@@ -6,7 +6,7 @@ A new ONNX op is one row here and one `OpDef`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from onepass.frontends import onnx_layout as layout
 from onepass.frontends import onnx_values as values
@@ -37,14 +37,14 @@ HardSwish InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Les
 MatMul MeanVarianceNormalization Mish Mod Mul Neg Not Or PRelu Pow QuantizeLinear
 RMSNormalization Reciprocal Relu RotaryEmbedding Round ScatterElements ScatterND Selu Shrink Sigmoid Sign Sin
 Sinh Softplus Softsign SpaceToDepth Sqrt Sub Swish Tan Tanh ThresholdedRelu Where Xor
-""".split()
-_AXIS = ("Concat", "Gather", "ArgMax", "ArgMin", "Hardmax", "LpNormalization")
-_POOLS = ("MaxPool", "AveragePool", "LpPool")
-_VARIADIC = ("Sum", "Max", "Min", "Mean")
+"""
+_AXIS = "Concat Gather ArgMax ArgMin Hardmax LpNormalization"
+_POOLS = "MaxPool AveragePool LpPool"
+_VARIADIC = "Sum Max Min Mean"
 _REDUCTIONS = """
 ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum
 ReduceLogSumExp
-""".split()
+"""
 _IRREGULAR = {"MatMul": "matmul", "PRelu": "prelu", "LRN": "lrn", "IsNaN": "is_nan", "GatherND": "gather_nd"}
 
 
@@ -56,9 +56,9 @@ def snake(op_type: str) -> str:
     )
 
 
-def _rows(op_types: Iterable[str], converter: Callable[[str], Converter]) -> dict[str, Versions]:
-    """One row an op type, the same in all opsets."""
-    return {op_type: ((1, (snake(op_type), converter(snake(op_type)))),) for op_type in op_types}
+def _rows(op_types: str, converter: Callable[[str], Converter]) -> dict[str, Versions]:
+    """One row for each of the op types in a text, the same in all opsets."""
+    return {op_type: ((1, (snake(op_type), converter(snake(op_type)))),) for op_type in op_types.split()}
 
 
 SPELLINGS: dict[str, Versions] = {

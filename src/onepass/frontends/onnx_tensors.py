@@ -1,4 +1,4 @@
-"""ONNX tensors as read-only numpy arrays: raw data viewed, external data mapped, never copied.
+"""ONNX tensors as read-only numpy arrays: viewed or mapped where they lie.
 
 In: a `TensorProto` and the folder that the model file lies in. Out: an array. Sizes are checked
 against the data before anything is allocated, and external files may not lie outside the folder.
@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onepass.core.dtypes import DTYPES, DType
 from onepass.core.errors import ModelError
 from onepass.core.tensor import Shape
+from onepass.frontends.onnx_wire import Tickets
 from onepass.ops.opdef import Array
 
 MAX_TENSOR_BYTES = 1 << 40
@@ -65,10 +66,11 @@ class TensorReader:
     """Reads the tensors of one model; each external file is mapped once.
 
     `folder` is None for a model that did not come from a file: then external data is refused.
+    `tickets` gives back the weights that were not parsed.
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, tickets: Tickets | None = None) -> None:
+        self._folder, self._tickets = folder, tickets
         self._maps: dict[str, Array] = {}
 
     def read(self, tensor: TensorProto, where: str) -> Array:
@@ -81,8 +83,8 @@ class TensorReader:
         if tensor.data_location == TensorProto.EXTERNAL:
             return self._external(tensor, shape, dtype, where)
         if tensor.HasField("raw_data"):
-            data = np.frombuffer(tensor.raw_data, np.uint8)
-            return view_bytes(data, shape, dtype, where)
+            raw = tensor.raw_data if self._tickets is None else self._tickets.redeem(tensor.raw_data)
+            return view_bytes(np.frombuffer(raw, np.uint8), shape, dtype, where)
         size, held = math.prod(shape), len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
         if held != size:
             raise ModelError(f"the tensor declares {size} elements but holds {held}", where=where)

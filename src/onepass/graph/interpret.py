@@ -32,15 +32,19 @@ def run_node(node: Node, inputs: Sequence[Array | None], types: Mapping[str, Ten
 def fold_node(
     node: Node, constants: Mapping[str, Array], types: Mapping[str, TensorType]
 ) -> dict[str, Array]:
-    """The outputs of `node`, whose inputs are all `constants`, in the model's dtypes and read-only."""
+    """The outputs of `node`, whose inputs are all `constants`: in the model's dtypes, dense and read-only."""
     arrays = [constants[name] if name else None for name in node.inputs]
     folded = {}
     for name, array in run_node(node, arrays, types).items():
-        # A reference may hand back a view of its input, which may be writable.
-        result = array.astype(types[name].dtype.numpy, copy=False).view()
-        result.setflags(write=False)
-        folded[name] = result
+        folded[name] = frozen(array.astype(types[name].dtype.numpy, copy=False))
     return folded
+
+
+def frozen(array: Array) -> Array:
+    """`array` as a constant of a graph: row-major, dense, read-only; copied only where it is not dense."""
+    dense: Array = np.require(array, requirements="C").view(np.ndarray)
+    dense.setflags(write=False)
+    return dense
 
 
 def evaluate(

@@ -12,8 +12,8 @@ from onepass.ops.opdef import OPS
 def verify(graph: Graph, step: str = "verify") -> None:
     """Raises `InternalError` naming `step` for the first rule that `graph` breaks.
 
-    Rules: nodes in topological order; every value defined once and typed; types equal to what the
-    lowerings say; node names unique; outputs exist, once each, computed by nodes; constants read-only.
+    Rules: nodes in topological order; every value defined once and typed; types as the lowerings say;
+    node names unique; outputs exist, once each, computed by nodes; constants dense and read-only.
     """
 
     def require(holds: bool, detail: str) -> None:
@@ -29,6 +29,7 @@ def verify(graph: Graph, step: str = "verify") -> None:
         actual = TensorType(dtype_of_numpy(array.dtype), array.shape)
         require(actual == graph.types[name], f"constant '{name}' is {actual}, not {graph.types[name]}")
         require(not array.flags.writeable, f"constant '{name}' can be written")
+        require(array.flags.c_contiguous, f"constant '{name}' is not dense")
     node_names: set[str] = set()
     for node in graph.nodes:
         require(node.name not in node_names, f"two nodes are called '{node.name}'")
