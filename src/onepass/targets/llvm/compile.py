@@ -1,0 +1,102 @@
+"""LLVM IR text to object code, and object code to callable addresses.
+
+In: text from `emit`. Out: `CompiledCode` (bytes that can be cached on disk), then `LinkedCode`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import llvmlite.binding as llvm
+
+from onepass.core.errors import InternalError
+from onepass.targets.llvm.description import TargetDescription
+
+_SPILL = re.compile(r"-byte (?:Folded )?Spill")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledCode:
+    """An object file; `spills` counts register spills, -1 where it was not asked for."""
+
+    object_bytes: bytes
+    spills: int = -1
+
+
+@lru_cache(maxsize=1)
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
+def _machine(target: TargetDescription) -> llvm.TargetMachine:
+    _initialize()
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+    )
+
+
+def _optimized(text: str, target: TargetDescription, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(text)
+    except RuntimeError as error:
+        raise InternalError("parse LLVM IR", str(error)) from error
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    # The loops come tiled and unrolled as planned; LLVM must not unroll the nest again.
+    options.loop_unrolling = False
+    options.loop_vectorization = False
+    options.slp_vectorization = False
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module
+
+
+def compile_ir(text: str, target: TargetDescription, count_spills: bool = False) -> CompiledCode:
+    """Optimizes and compiles; counting the spills takes as long again."""
+    machine = _machine(target)
+    module = _optimized(text, target, machine)
+    spills = -1
+    if count_spills:
+        machine.set_asm_verbosity(True)
+        spills = len(_SPILL.findall(machine.emit_assembly(module)))
+        machine.set_asm_verbosity(False)
+    return CompiledCode(machine.emit_object(module), spills)
+
+
+def assembly(text: str, target: TargetDescription) -> str:
+    """Assembly of the optimized code, with LLVM's comments on spills."""
+    machine = _machine(target)
+    machine.set_asm_verbosity(True)
+    return str(machine.emit_assembly(_optimized(text, target, machine)))
+
+
+class LinkedCode:
+    """Compiled kernels loaded into this process; lives as long as this object."""
+
+    def __init__(self, objects: Mapping[str, bytes]) -> None:
+        _initialize()
+        module = llvm.parse_assembly("")
+        machine = llvm.Target.from_default_triple().create_target_machine(codemodel="default", reloc="pic")
+        self._engine = llvm.create_mcjit_compiler(module, machine)
+        self._objects = [llvm.ObjectFileRef.from_data(data) for data in objects.values()]
+        for item in self._objects:
+            self._engine.add_object_file(item)
+        self._engine.finalize_object()
+        self._addresses = {symbol: self._engine.get_function_address(symbol) for symbol in objects}
+        for symbol, address in self._addresses.items():
+            if not address:
+                raise InternalError("link", f"symbol '{symbol}' is not in its object")
+
+    def address(self, symbol: str) -> int:
+        """Address of `void SYMBOL(ptr args, i64 worker, i64 workers)`."""
+        return self._addresses[symbol]
+
+
+def link(objects: Mapping[str, bytes]) -> LinkedCode:
+    """Loads the object of each symbol into this process."""
+    return LinkedCode(objects)

@@ -1,0 +1,85 @@
+"""A kernel of the loop IR as LLVM IR text.
+
+In: a `Kernel` and a `TargetDescription`. Out: text with one exported function,
+`void SYMBOL(ptr args, i64 worker, i64 workers)`: `args` is an array of pointers, one for each
+parameter in order, to memory aligned to 64 bytes that does not overlap. Each worker calls it once.
+A statement outside of any parallel loop that writes to a parameter is run by worker 0 alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+from onepass.core.dtypes import BOOL
+from onepass.loops.ir import Alloc, Const, For, If, Kernel, Stmt, Store
+from onepass.loops.walk import statements
+from onepass.targets.llvm.description import TargetDescription
+from onepass.targets.llvm.statements import Statements
+from onepass.targets.llvm.writer import Lines, flatten
+
+
+def symbol_of(kernel: Kernel) -> str:
+    """The name of the kernel's function."""
+    return re.sub(r"[^A-Za-z0-9_.]", "_", kernel.name)
+
+
+def emit(kernel: Kernel, target: TargetDescription) -> str:
+    """LLVM IR of `kernel`; see the module's description for the calling convention."""
+    return _Emitter(target).kernel(kernel)
+
+
+class _Emitter(Statements):
+    """Writes one kernel."""
+
+    def kernel(self, kernel: Kernel) -> str:
+        self.begin()
+        prologue = Lines()
+        self.lines = [prologue]
+        self.reset(prologue)
+        for i, buffer in enumerate(kernel.params):
+            self.buffers[buffer.name], self.roots[buffer.name] = buffer, f"%p{i}"
+        self._top(kernel.body, kernel)
+        self.do("ret void")
+        symbol = symbol_of(kernel)
+        body = flatten([self.allocas, *self.lines])
+        return "\n".join([*self._header(kernel, symbol), *body, "}", *self._footer()]) + "\n"
+
+    def _top(self, body: tuple[Stmt, ...], kernel: Kernel) -> None:
+        """Statements that are not in a loop yet."""
+        params = {buffer.name for buffer in kernel.params}
+        for stmt in body:
+            inner = tuple(statements((stmt,)))
+            if any(isinstance(s, For) and s.mode == "parallel" for s in inner):
+                if isinstance(stmt, Alloc):
+                    self.define(stmt.buffer)
+                    self._top(stmt.body, kernel)
+                    self.undefine(stmt.buffer)
+                else:
+                    self.statement(stmt)
+            elif any(isinstance(s, Store) and s.buffer in params for s in inner):
+                first = self.op("icmp eq i64 %worker, 0")
+                self.branch(first, If(Const(True, BOOL), (stmt,)))
+            else:
+                self.statement(stmt)
+
+    def _header(self, kernel: Kernel, symbol: str) -> list[str]:
+        written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
+        pointers = "".join(
+            f"ptr noalias align 64{'' if buffer.name in written else ' readonly'} %p{i}, "
+            for i, buffer in enumerate(kernel.params)
+        )
+        out = [f"define void @{symbol}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{"]
+        for i in range(len(kernel.params)):
+            out.append(f"  %a{i} = getelementptr i8, ptr %args, i64 {8 * i}")
+            out.append(f"  %p{i} = load ptr, ptr %a{i}, align 8")
+        arguments = "".join(f"ptr %p{i}, " for i in range(len(kernel.params)))
+        out.append(f"  tail call void @{symbol}.body({arguments}i64 %worker, i64 %workers)")
+        out += ["  ret void", "}"]
+        out.append(
+            f"define internal void @{symbol}.body({pointers}i64 %worker, i64 %workers) noinline nounwind {{"
+        )
+        return [*out, "entry:"]
+
+    def _footer(self) -> list[str]:
+        zeros = f"@onepass.zeros = private constant [{self.zeros_bytes} x i8] zeroinitializer, align 64"
+        return [*([zeros] if self.zeros_bytes else []), *self.functions.values(), *self.declarations.values()]

@@ -1,0 +1,290 @@
+"""Statements to blocks: loops, stores, branches and buffers; register buffers as SSA values.
+
+A register buffer is a list of operands, one for each vector of its innermost dimension. Around a
+serial loop or a branch, those that are stored inside become phi nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from onepass.core.errors import InternalError
+from onepass.loops.affine import range_of
+from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
+from onepass.loops.walk import statements
+from onepass.targets.llvm.address import Scope
+from onepass.targets.llvm.expressions import Expressions, strides_of
+from onepass.targets.llvm.writer import Lines, stored_type, type_of
+
+
+def width_of(buffer: Buffer) -> int:
+    """Lanes of the vectors of a register buffer; 0 where they are scalars."""
+    return buffer.shape[-1] if buffer.shape and buffer.shape[-1] > 1 else 0
+
+
+class Statements(Expressions):
+    """Adds statements; `allocas` collects the scratch buffers of the function."""
+
+    def begin(self) -> None:
+        super().begin()
+        self.allocas: Lines = []
+        self._in_parallel = False
+        self._places: dict[tuple[str, int], str] = {}
+        self._stored: dict[int, frozenset[str]] = {}
+
+    def statement(self, stmt: Stmt) -> None:
+        """Writes one statement."""
+        match stmt:
+            case Store():
+                self.memo = {}
+                self._store(stmt)
+            case For():
+                self._loop(stmt)
+            case Alloc():
+                self._alloc(stmt)
+            case If():
+                self._if(stmt)
+            case Prefetch():
+                self._prefetch(stmt)
+            case _:
+                raise InternalError("emit", f"no statement {type(stmt).__name__}")
+
+    def statements(self, body: Iterable[Stmt]) -> None:
+        """Writes statements in order."""
+        for stmt in body:
+            self.statement(stmt)
+
+    def _scalar(self, expr: Expr) -> str:
+        self.memo = {}
+        return self.evaluate(expr, hoisted=False)
+
+    def _stored_registers(self, stmt: For | If) -> list[str]:
+        names = self._stored.get(id(stmt))
+        if names is None:
+            names = frozenset(s.buffer for s in statements(stmt.body) if isinstance(s, Store))
+            self._stored[id(stmt)] = names
+        return [name for name in self.registers if name in names]
+
+    def _loop(self, stmt: For) -> None:
+        start, stop = self._scalar(stmt.start), self._scalar(stmt.stop)
+        literal = start[0] != "%" and stop[0] != "%"
+        trips = len(range(int(start), int(stop), stmt.step)) if literal else None
+        if trips == 0:
+            return
+        low, high = range_of(stmt.start, self.ranges)[0], range_of(stmt.stop, self.ranges)[1] - 1
+        if stmt.mode == "unroll" or (trips == 1 and stmt.mode != "parallel"):
+            self._unroll(stmt, int(start), int(stop))
+        elif stmt.mode == "vector":
+            before = self.enter("vector", stmt.index, (0, int(stop) - 1))
+            self.vector, self.extent = stmt.index, int(stop)
+            self._splats.clear()
+            self.statements(stmt.body)
+            self._splats.clear()
+            self.vector = None
+            self.leave(before)
+        elif stmt.mode == "parallel" and not self._in_parallel:
+            self._in_parallel = True
+            self._parallel(stmt, start, stop, trips, (low, high))
+            self._in_parallel = False
+        else:
+            self._serial(stmt, start, stop, trips is not None, (low, high))
+
+    def _unroll(self, stmt: For, start: int, stop: int) -> None:
+        positions = range(start, stop, stmt.step)
+        before = self.enter("unroll", stmt.index, (positions[0], positions[-1]))
+        for position in positions:
+            self.consts[stmt.index] = position
+            self.statements(stmt.body)
+        del self.consts[stmt.index]
+        self.leave(before)
+
+    def _parallel(self, stmt: For, start: str, stop: str, trips: int | None, bounds: tuple[int, int]) -> None:
+        """This worker's contiguous share of the iterations."""
+        step, count = stmt.step, str(trips)
+        if trips is None:
+            extent = self.op(f"sub i64 {stop}, {start}")
+            extent = self.intrinsic_max_zero(extent)
+            count = (
+                self.op(f"udiv i64 {self.op(f'add i64 {extent}, {step - 1}')}, {step}")
+                if step > 1
+                else extent
+            )
+        edges = []
+        for worker in ("%worker", self.op("add i64 %worker, 1")):
+            share = self.op(f"udiv i64 {self.op(f'mul i64 {worker}, {count}')}, %workers")
+            share = self.op(f"mul i64 {share}, {step}") if step > 1 else share
+            edges.append(self.op(f"add i64 {share}, {start}") if start != "0" else share)
+        self._serial(stmt, edges[0], edges[1], False, bounds)
+
+    def intrinsic_max_zero(self, operand: str) -> str:
+        """The larger of a 64-bit integer and 0."""
+        return self.call("i64", "llvm.smax.i64", "i64, i64", f"i64 {operand}, i64 0")
+
+    def _serial(self, stmt: For, start: str, stop: str, certain: bool, bounds: tuple[int, int]) -> None:
+        """A loop with its test at the end; `certain`: it runs at least once."""
+        carried = [
+            (name, i) for name in self._stored_registers(stmt) for i in range(len(self.registers[name]))
+        ]
+        initial = [self.registers[name][i] for name, i in carried]
+        body, leave, entry = self.label(), self.label(), self.block
+        if certain:
+            self.do(f"br label %{body}")
+        else:
+            some = self.op(f"icmp slt i64 {start}, {stop}")
+            self.do(f"br i1 {some}, label %{body}, label %{leave}")
+        self.start(body)
+        variable, phis, prologue = self.name(), Lines(), Lines()
+        self.lines.extend((phis, prologue))
+        kinds = [type_of(self.buffers[name].dtype, width_of(self.buffers[name])) for name, _ in carried]
+        inside = [self.name() for _ in carried]
+        for (name, i), operand in zip(carried, inside, strict=True):
+            self.registers[name][i] = operand
+        before = self.enter(stmt.mode, stmt.index, bounds)
+        self.scopes.append(Scope(prologue))
+        self.dynamic[stmt.index] = (variable, len(self.scopes) - 1)
+        self.statements(stmt.body)
+        del self.dynamic[stmt.index]
+        self.scopes.pop()
+        self.leave(before)
+        following = self.op(f"add nsw i64 {variable}, {stmt.step}")
+        again = self.op(f"icmp slt i64 {following}, {stop}")
+        latch = self.block
+        self.do(f"br i1 {again}, label %{body}, label %{leave}")
+        phis.append(f"  {variable} = phi i64 [{start}, %{entry}], [{following}, %{latch}]")
+        final = [self.registers[name][i] for name, i in carried]
+        for kind, operand, first, last in zip(kinds, inside, initial, final, strict=True):
+            phis.append(f"  {operand} = phi {kind} [{first}, %{entry}], [{last}, %{latch}]")
+        self.start(leave)
+        if not certain:
+            self._merge(carried, (initial, entry), (final, latch))
+
+    def _merge(
+        self, carried: list[tuple[str, int]], a: tuple[list[str], str], b: tuple[list[str], str]
+    ) -> None:
+        """Phi nodes for register elements that come from block `a` or `b`."""
+        for (name, i), first, second in zip(carried, a[0], b[0], strict=True):
+            if first != second:
+                kind = type_of(self.buffers[name].dtype, width_of(self.buffers[name]))
+                self.registers[name][i] = self.op(f"phi {kind} [{first}, %{a[1]}], [{second}, %{b[1]}]")
+
+    def _if(self, stmt: If) -> None:
+        condition = self._scalar(stmt.condition)
+        if condition[0] != "%":
+            if condition == "true":
+                self.statements(stmt.body)
+            return
+        self.branch(condition, stmt)
+
+    def branch(self, condition: str, stmt: If) -> None:
+        """Writes the body of `stmt` where the operand `condition` holds."""
+        carried = [
+            (name, i) for name in self._stored_registers(stmt) for i in range(len(self.registers[name]))
+        ]
+        before = [self.registers[name][i] for name, i in carried]
+        yes, leave, entry = self.label(), self.label(), self.block
+        self.do(f"br i1 {condition}, label %{yes}, label %{leave}")
+        self.start(yes)
+        self.statements(stmt.body)
+        end = self.block
+        self.do(f"br label %{leave}")
+        self.start(leave)
+        self._merge(carried, (before, entry), ([self.registers[name][i] for name, i in carried], end))
+
+    def _alloc(self, stmt: Alloc) -> None:
+        self.define(stmt.buffer)
+        self.statements(stmt.body)
+        self.undefine(stmt.buffer)
+
+    def define(self, buffer: Buffer) -> None:
+        """Begins the life of a register or cache buffer."""
+        if buffer.name in self.buffers:
+            raise InternalError("emit", f"buffer '{buffer.name}' is defined twice")
+        self.buffers[buffer.name] = buffer
+        if buffer.home == "register":
+            self.registers[buffer.name] = ["poison"] * math.prod(buffer.shape[:-1])
+        else:
+            size = max(1, math.prod(buffer.shape) * buffer.dtype.size_bytes)
+            # An unrolled loop defines the buffer again and again: one place will do.
+            root = self._places.get((buffer.name, size))
+            if root is None:
+                root = self._places[buffer.name, size] = self.name()
+                self.allocas.append(f"  {root} = alloca [{size} x i8], align 64")
+            self.roots[buffer.name] = root
+
+    def undefine(self, buffer: Buffer) -> None:
+        """Ends it."""
+        del self.buffers[buffer.name]
+        self.registers.pop(buffer.name, None)
+        self.roots.pop(buffer.name, None)
+
+    def _prefetch(self, stmt: Prefetch) -> None:
+        buffer = self.buffers[stmt.buffer]
+        if buffer.home == "register":
+            return
+        self.memo = {}
+        strides = strides_of(buffer.shape, buffer.dtype.size_bytes)
+        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides))
+        pointer = self.pointer(self.roots[buffer.name], form, const)
+        self.declarations["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+
+    def _store(self, stmt: Store) -> None:
+        buffer = self.buffers[stmt.buffer]
+        if buffer.home == "register":
+            self._store_register(stmt, buffer)
+            return
+        dtype, size = buffer.dtype, buffer.dtype.size_bytes
+        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides_of(buffer.shape, size)))
+        value = self.value(stmt.value)
+        root = self.roots[buffer.name]
+        if self.vector is None or (not form.lane and not self.varies(form)):
+            # Without a lane in the address all iterations write one element: the last one counts.
+            operand = self.extract(value[0], dtype, self.extent, self.extent - 1) if value[1] else value[0]
+            self._write(self.pointer(root, form, const), operand, buffer, 0)
+            return
+        if form.lane == size and not self.varies(form):
+            self._write(self.pointer(root, form, const), self.spread(value, dtype), buffer, self.extent)
+            return
+        for lane in range(self.extent):
+            operand = self.extract(value[0], dtype, self.extent, lane) if value[1] else value[0]
+            if self.varies(form):
+                self.at_lane(lane, lambda x=operand: self._store_operand(stmt, buffer, x))  # type: ignore[misc]
+            else:
+                self._write(self.pointer(root, form, const + lane * form.lane), operand, buffer, 0)
+
+    def _store_operand(self, stmt: Store, buffer: Buffer, operand: str) -> str:
+        strides = strides_of(buffer.shape, buffer.dtype.size_bytes)
+        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides))
+        self._write(self.pointer(self.roots[buffer.name], form, const), operand, buffer, 0)
+        return operand
+
+    def _write(self, pointer: str, operand: str, buffer: Buffer, lanes: int) -> None:
+        kind = stored_type(buffer.dtype, lanes)
+        if buffer.dtype.kind == "bool":
+            operand = self.op(f"zext {type_of(buffer.dtype, lanes)} {operand} to {kind}")
+        self.do(f"store {kind} {operand}, ptr {pointer}, align {buffer.dtype.size_bytes}")
+
+    def _store_register(self, stmt: Store, buffer: Buffer) -> None:
+        value = self.value(stmt.value)
+        row, at, step = self.register_slot(stmt, buffer)
+        values, width = self.registers[buffer.name], width_of(buffer)
+        dtype, old = buffer.dtype, values[row]
+        if not width:
+            values[row] = (
+                self.extract(value[0], dtype, self.extent, self.extent - 1) if value[1] else value[0]
+            )
+            return
+        kind = type_of(dtype, width)
+        if self.vector is not None and step == 1 and at == 0 and width == self.extent:
+            values[row] = self.spread(value, dtype)
+            return
+        lanes = range(self.extent) if self.vector is not None and step else range(1)
+        if len(lanes) == 1 and value[1]:
+            value = self.extract(value[0], dtype, self.extent, self.extent - 1), False
+        for lane in lanes:
+            operand = self.extract(value[0], dtype, self.extent, lane) if value[1] else value[0]
+            old = self.op(
+                f"insertelement {kind} {old}, {type_of(dtype, 0)} {operand}, i64 {at + lane * step}"
+            )
+        values[row] = old
