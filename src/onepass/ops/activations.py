@@ -168,8 +168,8 @@ def _lower_clip(types: InputTypes, attrs: Attrs) -> Lowering:
 def _clip_reference(inputs: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     x, low, high = (*inputs, None, None)[:3]
     assert x is not None
-    y = x if low is None else np.maximum(x, low)
-    return (np.asarray(y if high is None else np.minimum(y, high)),)
+    y = x if low is None else np.maximum(x, low.reshape(()))
+    return (np.asarray(y if high is None else np.minimum(y, high.reshape(()))),)
 
 
 def _lower_prelu(types: InputTypes, attrs: Attrs) -> Lowering:
