@@ -79,8 +79,8 @@ def all_is_documented(source):
     tree = ast.parse(source)
     text = ast.get_docstring(tree)
     found = [] if text else ["no module docstring"]
-    # Indented lines are a grammar or a drawing, and as long as they need to be.
-    if text and sum(not line.startswith("    ") for line in text.splitlines()) > MAX_DOCSTRING_LINES:
+    # List items and indented lines are a grammar or its rules, and as long as they need to be.
+    if text and sum(not line.startswith((" ", "* ")) for line in text.splitlines()) > MAX_DOCSTRING_LINES:
         found.append(f"module docstring of more than {MAX_DOCSTRING_LINES} lines")
     for node in public_definitions(tree):
         if not ast.get_docstring(node) and not is_short_property(node):
