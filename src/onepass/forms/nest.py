@@ -135,18 +135,14 @@ class _NestBuilder:
         schedule = self.schedule
         found: list[Stmt] = []
         step = schedule.vectors * schedule.lanes
-        for part in segments(self.extents[schedule.vector], step) if schedule.lanes > 0 else ():
-            vectors, lanes = (schedule.vectors, schedule.lanes)
-            pieces = [part]
-            if part.width != step:
-                pieces = [
-                    Segment(part.start + piece.start, piece.count, piece.width)
-                    for piece in segments(part.width, schedule.lanes)
-                ]
-                vectors = 1
-            for piece in pieces:
-                lanes = piece.width // vectors
-                found.append(self._segment(piece, vectors, lanes))
+        for part in segments(self.extents[schedule.vector], step):
+            vectors, rest = divmod(part.width, schedule.lanes)
+            if vectors:
+                whole = Segment(part.start, part.count, vectors * schedule.lanes)
+                found.append(self._segment(whole, vectors, schedule.lanes))
+            if rest:
+                tail = Segment(part.start + vectors * schedule.lanes, 1, rest)
+                found.append(self._segment(tail, 1, rest))
         return tuple(found)
 
     def _type_shape(self, name: str) -> tuple[int, ...]:

@@ -141,9 +141,9 @@ class Resolver:
             assert self.temps is not None
             self.temp_buffers.append(buffer)
             self.temps.append(Store(buffer.name, where, value))
-            self._memo[key] = Load(buffer.name, where, value.dtype)
-            store = self.kept[name](name, indices, Load(buffer.name, where, value.dtype)) if name in self.kept else None
-            self.temps += [store] if store else []
+            shared = self._memo[key] = Load(buffer.name, where, value.dtype)
+            kept = self.kept[name](name, indices, shared) if name in self.kept else None
+            self.temps += [kept] if kept else []
         return self._memo[key]
 
     def _uses(self, name: str) -> int:

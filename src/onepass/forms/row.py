@@ -8,8 +8,9 @@ along the row, or across rows where that is what is contiguous in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from onepass.forms.body import Body
 from onepass.forms.nest import Built, FormMismatch, accumulate, finish, initial_value, named_loops
@@ -18,9 +19,9 @@ from onepass.forms.schedule import Segment, segments
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Const, Expr, Index, Load, Stmt, Store, Unary
+from onepass.loops.ir import Alloc, Buffer, Expr, Index, Load, Stmt, Store, Unary
 from onepass.loops.walk import index_names, loads, subexpressions
-from onepass.ops.opdef import Axis, Compute
+from onepass.ops.opdef import Axis, Combine, Compute
 
 LANE, STEP, UNROLLED = "lane", "step", "u"
 UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
@@ -64,7 +65,9 @@ class _RowBuilder:
         self.lane_axis = self._lane_axis()
         self.scratch: dict[str, tuple[Buffer, tuple[int, ...]]] = {}
         self.costly = {
-            stage.name for stage in body.stages if not stage.reduce_axes and _is_costly(stage) and self._uses(stage) > 1
+            stage.name
+            for stage in body.stages
+            if not stage.reduce_axes and _is_costly(stage) and self._uses(stage) > 1
         }
 
     def _uses(self, stage: Compute) -> int:
@@ -76,7 +79,7 @@ class _RowBuilder:
         for axis in self.axes:
             resolver.ranges[axis.name] = (0, axis.extent - 1)
         for stage in self.body.reductions():
-            resolver.bound[stage.name] = lambda indices, stage=stage: self._note(stage, indices)
+            resolver.bound[stage.name] = partial(self._note, stage)
         point = tuple(idx(axis.name) for axis in self.axes)
         for name in self.body.outputs:
             self.seen.append(resolver.value(name, point))
@@ -101,7 +104,8 @@ class _RowBuilder:
         outer = {axis.name: axis for axis in self.outer}
         inner = {axis.name for axis in self.inner} | {a.name for p in self.passes.values() for a in p.axes}
         params = {buffer.name: buffer for buffer in self.resolver.params.values()}
-        big = [load for e in reversed(self.seen) for load in loads(e) if load.buffer in params and load.indices]
+        found = [load for e in reversed(self.seen) for load in loads(e)]
+        big = [load for load in found if load.buffer in params and load.indices]
         big.sort(key=lambda load: -len(load.indices))
         for load in big:
             names = index_names(load.indices[-1])
@@ -124,14 +128,20 @@ class _RowBuilder:
         at: dict[str, Expr] = {}
         if part is not None and self.lane_axis is not None:
             name = f"{self.lane_axis.name}_o"
-            order = [(name, part.count) if axis is self.lane_axis else (axis.name, axis.extent) for axis in self.outer]
+            order = [
+                (name, part.count) if axis is self.lane_axis else (axis.name, axis.extent)
+                for axis in self.outer
+            ]
             at[self.lane_axis.name] = add(add(mul(idx(name), part.width), idx(LANE)), part.start)
             resolver.ranges[LANE] = (0, lanes - 1)
         for name, extent in order:
             resolver.ranges[name] = (0, extent - 1)
         resolver.pack_axes = (*order, (LANE, lanes))
         resolver.bound, self.scratch = {}, {}
-        totals = {name: Buffer(f"total{k}", p.stage.dtype, (lanes,), "register") for k, (name, p) in enumerate(self.passes.items())}
+        totals = {
+            name: Buffer(f"total{k}", p.stage.dtype, (lanes,), "register")
+            for k, (name, p) in enumerate(self.passes.items())
+        }
         statements: list[Stmt] = []
         for p in self.passes.values():
             place = tuple(resolver.simplify(resolver.substituted(e, at)) for e in p.at)
@@ -145,7 +155,7 @@ class _RowBuilder:
 
     def _pass(self, p: _Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
         """One reduction over the row: accumulators, loops, and their sum in `total`."""
-        row = {axis.name: idx(axis.name) for axis in p.axes}
+        row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in p.axes}
         values = {a.name: index for a, index in zip(p.stage.axes, place, strict=True)}
         combine = p.stage.combine
         assert combine is not None
@@ -156,17 +166,14 @@ class _RowBuilder:
             element = Load(buffer.name, (idx(UNROLLED), idx(LANE)), buffer.dtype)
             accumulators.append(buffer)
 
-            def update(exprs: dict[str, Expr], element: Load = element) -> Store:
+            def update(exprs: dict[str, Expr], element: Load = element) -> tuple[Store, ...]:
                 names = {a.name: exprs[b.name] for a, b in zip(p.stage.reduce_axes, p.axes, strict=True)}
                 term = self.resolver.substituted(p.stage.body, values | names)
                 term = self.resolver.simplify(self.resolver.resolve(term))
-                return Store(element.buffer, element.indices, accumulate(combine, element, term))
+                return (Store(element.buffer, element.indices, accumulate(combine, element, term)),)
 
             body += self._loops(p.axes, piece, count, lanes, row, update)
-        start = [
-            _unrolled(b.shape[0], b.shape[1], Store(b.name, (idx(UNROLLED), idx(LANE)), initial_value(combine, b.dtype)))
-            for b in accumulators
-        ]
+        start = [_start(buffer, combine) for buffer in accumulators]
         found: tuple[Stmt, ...] = (*start, *body, self._total(combine, accumulators, total))
         for buffer in accumulators:
             found = (Alloc(buffer, found),)
@@ -185,7 +192,15 @@ class _RowBuilder:
                 found.append((Segment(part.start + count * width, 1, rest), 1, rest))
         return found
 
-    def _loops(self, axes, piece: Segment, count: int, lanes: int, row: dict[str, Expr], make) -> list[Stmt]:  # type: ignore[no-untyped-def]
+    def _loops(
+        self,
+        axes: tuple[Axis, ...],
+        piece: Segment,
+        count: int,
+        lanes: int,
+        row: dict[str, Expr],
+        make: Callable[[dict[str, Expr]], tuple[Store, ...]],
+    ) -> list[Stmt]:
         """Loops over `axes`, the last one cut as `piece` says; `make` gives the store for one element."""
         resolver = self.resolver
         resolver.ranges |= {STEP: (0, piece.count - 1), UNROLLED: (0, count - 1), LANE: (0, lanes - 1)}
@@ -200,7 +215,6 @@ class _RowBuilder:
         first = len(resolver.temp_buffers)
         resolver.kept = {name: self._keep for name in self.costly if name not in resolver.bound}
         stores = make(exprs)
-        stores = stores if isinstance(stores, tuple) else (stores,)
         body: tuple[Stmt, ...] = (loop(LANE, lanes, (*resolver.take_temps(), *stores), "vector"),)
         for temp in resolver.temp_buffers[first:]:
             body = (Alloc(temp, body),)
@@ -246,22 +260,22 @@ class _RowBuilder:
 
             self.resolver.bound[name] = read
 
-    def _total(self, combine, accumulators: list[Buffer], total: Buffer) -> Stmt:  # type: ignore[no-untyped-def]
+    def _total(self, combine: Combine, accumulators: list[Buffer], total: Buffer) -> Stmt:
         """`total` = all accumulators together: across lanes as a balanced tree, or lane by lane."""
         self._bind_scratch()
         across = self.lane_axis is None
         terms: list[Expr] = []
         for buffer in accumulators:
             for u in range(buffer.shape[0]):
-                lanes: list[Expr] = [const(lane) for lane in range(buffer.shape[1])] if across else [idx(LANE)]
+                count = buffer.shape[1] if across else 1
+                lanes = [const(lane) if across else idx(LANE) for lane in range(count)]
                 terms += [Load(buffer.name, (const(u), lane), buffer.dtype) for lane in lanes]
         if not terms:
             terms = [initial_value(combine, total.dtype)]
         while len(terms) > 1:
             half = (len(terms) + 1) // 2
-            terms = [
-                binary(combine, terms[k], terms[k + half]) if k + half < len(terms) else terms[k] for k in range(half)
-            ]
+            pairs = [binary(combine, a, b) for a, b in zip(terms, terms[half:], strict=False)]
+            terms = pairs + terms[len(pairs) : half]
         return loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), terms[0]),), "vector")
 
     def _write(self, at: dict[str, Expr]) -> list[Stmt]:
@@ -288,7 +302,7 @@ class _RowBuilder:
         return found
 
 
-def _reader(stage: Compute, place: Indices, total: Buffer):  # type: ignore[no-untyped-def]
+def _reader(stage: Compute, place: Indices, total: Buffer) -> Callable[[Indices], Expr]:
     def read(indices: Indices) -> Expr:
         if indices != place:
             raise FormMismatch(f"'{stage.name}' is read at several places")
@@ -302,5 +316,8 @@ def _is_costly(stage: Compute) -> bool:
     return any(isinstance(e, Unary) and e.op in COSTLY for e in subexpressions(stage.body))
 
 
-def _unrolled(count: int, lanes: int, store: Store) -> Stmt:
+def _start(accumulators: Buffer, combine: Combine) -> Stmt:
+    where = (idx(UNROLLED), idx(LANE))
+    store = Store(accumulators.name, where, initial_value(combine, accumulators.dtype))
+    count, lanes = accumulators.shape
     return loop(UNROLLED, count, (loop(LANE, lanes, (store,), "vector"),), "unroll")

@@ -1,0 +1,154 @@
+"""Gives every value its physical layout: channels in blocks where vectors run over channels.
+
+Convolutions produce blocked values; ops that keep channels in place pass the layout on; everything
+else, and what the user sees, is plain. A value read by a padded window carries its border of zeros, so
+the window's kernel needs no guards. A graph input that needs another layout is copied by an explicit node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from onepass.core.tensor import TensorType
+from onepass.graph.ir import Graph, Node
+from onepass.graph.layout import PLAIN, Layout, Pads
+from onepass.loops.affine import Range, range_of
+from onepass.loops.ir import Index, Load
+from onepass.loops.walk import loads
+from onepass.ops.opdef import Compute, Lowering
+
+MAX_BORDER_GROWTH = 2.5  # a border that grows a tensor more than this is not worth its zeros: guards instead
+
+
+def assign_layouts(graph: Graph, lanes: int) -> tuple[Graph, dict[str, Layout]]:
+    """The graph, with a copy after each input that needs one, and the layout of each value."""
+    graph = _copy_padded_inputs(graph)
+    layouts: dict[str, Layout] = {}
+    for node in graph.nodes:
+        lowering = graph.lowering(node)
+        block = _output_block(graph, node, lowering, layouts, lanes)
+        for name in node.outputs:
+            if name and name not in graph.outputs:
+                layouts[name] = Layout(block) if graph.types[name].rank >= 3 else PLAIN
+    for name, pads in _borders(graph).items():
+        if name in layouts:
+            layouts[name] = Layout(layouts[name].block, pads)
+    return graph, layouts
+
+
+def _copy_padded_inputs(graph: Graph) -> Graph:
+    """A node that copies an input into a bordered buffer, in front of the windows that pad it."""
+    borders = _borders(graph)
+    nodes: list[Node] = []
+    types = dict(graph.types)
+    renamed: dict[str, str] = {}
+    for name in graph.inputs:
+        if name in borders and graph.types[name].rank >= 3:
+            copy = f"{name}#bordered"
+            renamed[name], types[copy] = copy, graph.types[name]
+            nodes.append(Node(f"Reorder_{name}", "identity", (name,), (copy,), {}, "Reorder"))
+    if not nodes:
+        return graph
+    for node in graph.nodes:
+        padded = graph_reads_with_border(graph, node)
+        inputs = tuple(renamed[n] if n in renamed and n in padded else n for n in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+    return replace(graph, nodes=tuple(nodes), types=types)
+
+
+def graph_reads_with_border(graph: Graph, node: Node) -> dict[str, Pads]:
+    """The border of zeros that `node` wants around each of its inputs."""
+    wanted: dict[str, Pads] = {}
+    for stage in graph.lowering(node).stages:
+        for load in loads(stage.body):
+            if load.fill == 0 and load.buffer.startswith("in") and stage.reduce_axes:
+                name = node.inputs[int(load.buffer[2:])]
+                pads = _wanted_border(load, stage, graph.types[name])
+                if name not in graph.constants and pads:
+                    wanted[name] = _larger(wanted.get(name, ()), pads)
+    return wanted
+
+
+def _borders(graph: Graph) -> dict[str, Pads]:
+    borders: dict[str, Pads] = {}
+    for node in graph.nodes:
+        for name, pads in graph_reads_with_border(graph, node).items():
+            borders[name] = _larger(borders.get(name, ()), pads)
+    return {
+        name: pads
+        for name, pads in borders.items()
+        if Layout(1, pads).physical_size(graph.types[name].shape)
+        <= MAX_BORDER_GROWTH * max(1, graph.types[name].size)
+    }
+
+
+def _wanted_border(load: Load, stage: Compute, kind: TensorType) -> Pads:
+    ranges: dict[str, Range] = {
+        axis.name: (0, max(0, axis.extent - 1)) for axis in (*stage.axes, *stage.reduce_axes)
+    }
+    pads = []
+    for position, (index, extent) in enumerate(zip(load.indices, kind.shape, strict=True)):
+        low, high = range_of(index, ranges)
+        before, after = max(0, -low), max(0, high - extent + 1)
+        if position < 2:
+            if before or after:
+                return ()
+        else:
+            pads.append((before, after))
+    return tuple(pads) if any(before or after for before, after in pads) else ()
+
+
+def _larger(a: Pads, b: Pads) -> Pads:
+    if not a or not b:
+        return a or b
+    return tuple((max(x[0], y[0]), max(x[1], y[1])) for x, y in zip(a, b, strict=True))
+
+
+def _output_block(
+    graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout], lanes: int
+) -> int:
+    kind = lowering.output_types[0]
+    if kind.rank < 3 or kind.dtype.size_bytes != 4:
+        return 1
+    if node.op in ("conv", "conv_transpose"):
+        channels, group = kind.shape[1], node.attrs.get("group", 1)
+        depthwise = group == channels == graph.types[node.inputs[0]].shape[1]
+        blocked_input = layouts.get(node.inputs[0], PLAIN).block > 1
+        wide = channels >= lanes // 2 or blocked_input
+        return lanes if wide and (group == 1 or depthwise) else 1
+    if node.op == "concat":
+        blocks = [layouts.get(name, PLAIN).block for name in node.inputs]
+        aligned = all(graph.types[name].shape[1] % blocks[0] == 0 for name in node.inputs[:-1])
+        same = blocks[0] > 1 and len(set(blocks)) == 1
+        return blocks[0] if same and (aligned or node.attrs.get("axis") not in (1, 1 - kind.rank)) else 1
+    return _passed_on(graph, node, lowering, layouts)
+
+
+def _passed_on(graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout]) -> int:
+    """The block of the inputs where the op keeps channels in place, 1 otherwise."""
+    block = 1
+    for position, name in enumerate(node.inputs):
+        if not name or name in graph.constants:
+            continue
+        reads = [
+            (stage, load)
+            for stage in lowering.stages
+            for load in loads(stage.body)
+            if load.buffer == f"in{position}"
+        ]
+        mine = layouts.get(name, PLAIN).block
+        if mine > 1 and not all(_keeps_channel(stage, load) for stage, load in reads):
+            return 1
+        if mine > 1:
+            block = mine
+        elif graph.types[name].size > 1 and graph.types[name].shape == lowering.output_types[0].shape:
+            return 1
+    return block if len(set(kind.shape for kind in lowering.output_types)) == 1 else 1
+
+
+def _keeps_channel(stage: Compute, load: Load) -> bool:
+    if len(stage.axes) < 2 or len(load.indices) < 2:
+        return False
+    channel = load.indices[1]
+    return isinstance(channel, Index) and channel.name == stage.axes[1].name
