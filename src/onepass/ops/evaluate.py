@@ -46,6 +46,8 @@ def identity(combine: Combine, dtype: DType) -> Scalar:
 
 
 def _evaluate_stage(stage: Compute, tensors: Mapping[str, Array]) -> Array:
+    if stage.type.size == 0:
+        return np.empty(stage.type.shape, stage.dtype.numpy)
     ranges = tuple(range(axis.extent) for axis in stage.axes + stage.reduce_axes)
     result = _evaluate_block(stage, ranges, tensors)
     if result.shape != stage.type.shape:

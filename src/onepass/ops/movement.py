@@ -284,15 +284,18 @@ def depth_to_space_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers
 
 
 def space_to_depth_lower(types: InputTypes, attrs: Attrs) -> Lowering:
-    """Stacks each b-by-b block as channels, place in the block outermost."""
+    """Stacks each b-by-b block as channels; its place is outermost (mode DCR) or innermost (CRD) in them."""
     x, b = blocked(types, attrs)
     n, channels, height, width = x.shape
     if height % b or width % b:
         raise ShapeError(f"{x} has no whole number of {b}x{b} blocks")
-    spot = floordiv(idx("i1"), max(1, channels))
+    outer = str_attr(attrs, "mode", "DCR") == "DCR"
+    inner = max(1, channels) if outer else b * b
+    high, low = floordiv(idx("i1"), inner), mod(idx("i1"), inner)
+    spot, channel = (high, low) if outer else (low, high)
     places = [
         idx("i0"),
-        mod(idx("i1"), max(1, channels)),
+        channel,
         add(mul(idx("i2"), b), floordiv(spot, b)),
         add(mul(idx("i3"), b), mod(spot, b)),
     ]
@@ -303,7 +306,8 @@ def space_to_depth_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers
     """Reshape, transpose, reshape (as ONNX defines it)."""
     x, b = arrays[0], int_attr(attrs, "blocksize", 1)
     n, channels, height, width = x.shape
-    x = x.reshape(n, channels, height // b, b, width // b, b).transpose(0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if str_attr(attrs, "mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    x = x.reshape(n, channels, height // b, b, width // b, b).transpose(order)
     return x.reshape(n, channels * b * b, height // b, width // b)
 
 
