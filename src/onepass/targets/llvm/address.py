@@ -206,9 +206,10 @@ class Addressing(Arithmetic):
     def _atom(self, scope: Scope, key: str) -> str:
         found = scope.known.get(key)
         if found is None:
-            outer, self.lines = self.lines, scope.prologue
+            saved = self.lines, self.known
+            self.lines, self.known = scope.prologue, {}
             found = scope.known[key] = self.evaluate(self._atom_exprs[key], hoisted=True)
-            self.lines = outer
+            self.lines, self.known = saved
         return found
 
     def index_operand(self, form: Form, const: int) -> str:

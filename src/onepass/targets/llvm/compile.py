@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
 from onepass.core.errors import InternalError
 from onepass.targets.llvm.description import TargetDescription
@@ -94,7 +94,7 @@ class LinkedCode:
 
     def address(self, symbol: str) -> int:
         """Address of `void SYMBOL(ptr args, i64 worker, i64 workers)`."""
-        return self._addresses[symbol]
+        return int(self._addresses[symbol])
 
 
 def link(objects: Mapping[str, bytes]) -> LinkedCode:

@@ -11,7 +11,7 @@ import platform
 from dataclasses import dataclass
 from typing import Literal
 
-import llvmlite.binding as llvm
+import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
 from onepass.core.errors import OptionError
 

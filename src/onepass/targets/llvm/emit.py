@@ -33,6 +33,7 @@ class _Emitter(Statements):
 
     def kernel(self, kernel: Kernel) -> str:
         self.begin()
+        self.written = frozenset(s.buffer for s in statements(kernel.body) if isinstance(s, Store))
         prologue = Lines()
         self.lines = [prologue]
         self.reset(prologue)
@@ -63,9 +64,8 @@ class _Emitter(Statements):
                 self.statement(stmt)
 
     def _header(self, kernel: Kernel, symbol: str) -> list[str]:
-        written = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
         pointers = "".join(
-            f"ptr noalias align 64{'' if buffer.name in written else ' readonly'} %p{i}, "
+            f"ptr noalias align 64{'' if buffer.name in self.written else ' readonly'} %p{i}, "
             for i, buffer in enumerate(kernel.params)
         )
         out = [f"define void @{symbol}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{"]

@@ -8,6 +8,7 @@ guarded: by a mask, or by reading from a block of zeros instead.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from onepass.core.dtypes import BOOL, I32, I64, DType
 from onepass.core.errors import InternalError
@@ -34,6 +35,7 @@ ZEROS = "@onepass.zeros"
 _INDEX_OPS = frozenset({"add", "sub", "mul", "floordiv", "mod"})
 
 
+@lru_cache(maxsize=4096)
 def strides_of(shape: tuple[int, ...], unit: int) -> tuple[int, ...]:
     """Row-major strides, the last one `unit`."""
     out = [unit]
@@ -47,11 +49,12 @@ class Expressions(Addressing):
 
     buffers: dict[str, Buffer]
     roots: dict[str, str]  # pointer of each buffer in memory or cache
+    written: frozenset[str]  # buffers that the kernel stores to
     registers: dict[str, list[str]]  # vectors (scalars) of each register buffer, row-major
 
     def begin(self) -> None:
         """Forgets all values; a function starts."""
-        self.buffers, self.roots, self.registers = {}, {}, {}
+        self.buffers, self.roots, self.registers, self.known = {}, {}, {}, {}
         self.zeros_bytes = 0
         self.memo: dict[int, Value] = {}
         self._guard: Value | None = None
@@ -233,16 +236,21 @@ class Expressions(Addressing):
         size = buffer.dtype.size_bytes
         const, form = self.resolve(self.form(expr, "memory", expr.indices, strides_of(buffer.shape, size)))
         if self.vector is None or (not form.lane and not self.varies(form)):
-            return self._load_scalar(self.pointer(self.roots[buffer.name], form, const), buffer.dtype), False
+            return self._load_scalar(self.pointer(self.roots[buffer.name], form, const), buffer), False
         if self.varies(form):
             lanes = [self.at_lane(lane, lambda: self.value(expr)[0]) for lane in range(self.extent)]
             return self.gather(lanes, buffer.dtype), True
         if form.lane == size:
             pointer = self.pointer(self.roots[buffer.name], form, const)
-            return self._load_vector(pointer, buffer.dtype, _alignment(form, const, size)), True
+            return self._load_vector(pointer, buffer, _alignment(form, const, size)), True
         return self._load_strided(buffer, form, const), True
 
-    def _load_scalar(self, pointer: str, dtype: DType) -> str:
+    def _read(self, buffer: Buffer, text: str) -> str:
+        """Writes a load; one that was done before is done again only where the buffer may have changed."""
+        return self.fresh(text) if buffer.name in self.written else self.op(text)
+
+    def _load_scalar(self, pointer: str, buffer: Buffer) -> str:
+        dtype = buffer.dtype
         if self._guard is not None:
             guard = self._guard[0]
             if self._guard[1]:
@@ -250,28 +258,27 @@ class Expressions(Addressing):
                 guard = self.call("i1", f"llvm.vector.reduce.or.v{self.extent}i1", kind, f"{kind} {guard}")
             pointer = self._safe(pointer, guard, dtype.size_bytes)
         kind = stored_type(dtype, 0)
-        loaded = self.op(f"load {kind}, ptr {pointer}, align {dtype.size_bytes}")
+        loaded = self._read(buffer, f"load {kind}, ptr {pointer}, align {dtype.size_bytes}")
         return self.op(f"icmp ne i8 {loaded}, 0") if dtype.kind == "bool" else loaded
 
     def _safe(self, pointer: str, guard: str, size: int) -> str:
         self.zeros_bytes = max(self.zeros_bytes, size)
         return self.op(f"select i1 {guard}, ptr {pointer}, ptr {ZEROS}")
 
-    def _load_vector(self, pointer: str, dtype: DType, alignment: int) -> str:
-        lanes = self.extent
+    def _load_vector(self, pointer: str, buffer: Buffer, alignment: int) -> str:
+        lanes, dtype = self.extent, buffer.dtype
         kind, guard = stored_type(dtype, lanes), self._guard
         if guard is not None and guard[1]:
             name = f"llvm.masked.load.v{lanes}{'f' if dtype.is_float else 'i'}{dtype.bits}.p0"
             mask = type_of(BOOL, lanes)
-            loaded = self.call(
-                kind, name, f"ptr, i32, {mask}, {kind}",
-                f"ptr {pointer}, i32 {alignment}, {mask} {guard[0]}, {kind} zeroinitializer",
-            )  # fmt: skip
+            self.declarations[name] = f"declare {kind} @{name}(ptr, i32, {mask}, {kind})"
+            arguments = f"ptr {pointer}, i32 {alignment}, {mask} {guard[0]}, {kind} zeroinitializer"
+            loaded = self._read(buffer, f"call {kind} @{name}({arguments})")
         else:
             if guard is not None:
                 pointer = self._safe(pointer, guard[0], dtype.size_bytes * lanes)
                 alignment = min(alignment, 64)
-            loaded = self.op(f"load {kind}, ptr {pointer}, align {alignment}")
+            loaded = self._read(buffer, f"load {kind}, ptr {pointer}, align {alignment}")
         return self.op(f"icmp ne {kind} {loaded}, zeroinitializer") if dtype.kind == "bool" else loaded
 
     def _load_strided(self, buffer: Buffer, form: Form, const: int) -> str:
@@ -279,14 +286,15 @@ class Expressions(Addressing):
         stride = form.lane // dtype.size_bytes
         root = self.roots[buffer.name]
         if self._guard is None and -4 <= stride <= 4 and self.extent > 2:
-            return self._load_interleaved(root, form, const, dtype, stride)
+            return self._load_interleaved(buffer, form, const, stride)
         for lane in range(self.extent):
             pointer = self.pointer(root, form, const + lane * form.lane)
-            out.append(self.at_lane(lane, lambda p=pointer: self._load_scalar(p, dtype)))  # type: ignore[misc]
+            out.append(self.at_lane(lane, lambda p=pointer: self._load_scalar(p, buffer)))  # type: ignore[misc]
         return self.gather(out, dtype)
 
-    def _load_interleaved(self, root: str, form: Form, const: int, dtype: DType, stride: int) -> str:
+    def _load_interleaved(self, buffer: Buffer, form: Form, const: int, stride: int) -> str:
         """A small stride: whole vectors between the first and last element read, then shuffles."""
+        root, dtype = self.roots[buffer.name], buffer.dtype
         lanes, step = self.extent, abs(stride)
         first = const if stride > 0 else const + (lanes - 1) * form.lane
         last = step * (lanes - 1)  # position of the last element, counted from the first
@@ -295,7 +303,7 @@ class Expressions(Addressing):
         out = ""
         for k, start in enumerate(starts):
             address = self.pointer(root, form, first + start * dtype.size_bytes)
-            block = self._load_vector(address, dtype, dtype.size_bytes)
+            block = self._load_vector(address, buffer, dtype.size_bytes)
             picks = []
             for lane in range(lanes):
                 position = step * (lane if stride > 0 else lanes - 1 - lane)

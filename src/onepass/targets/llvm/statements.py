@@ -78,9 +78,7 @@ class Statements(Expressions):
         elif stmt.mode == "vector":
             before = self.enter("vector", stmt.index, (0, int(stop) - 1))
             self.vector, self.extent = stmt.index, int(stop)
-            self._splats.clear()
             self.statements(stmt.body)
-            self._splats.clear()
             self.vector = None
             self.leave(before)
         elif stmt.mode == "parallel" and not self._in_parallel:
@@ -140,15 +138,17 @@ class Statements(Expressions):
         inside = [self.name() for _ in carried]
         for (name, i), operand in zip(carried, inside, strict=True):
             self.registers[name][i] = operand
-        before = self.enter(stmt.mode, stmt.index, bounds)
+        before, known = self.enter(stmt.mode, stmt.index, bounds), self.known
+        self.known = dict(known)
         self.scopes.append(Scope(prologue))
         self.dynamic[stmt.index] = (variable, len(self.scopes) - 1)
         self.statements(stmt.body)
         del self.dynamic[stmt.index]
         self.scopes.pop()
         self.leave(before)
-        following = self.op(f"add nsw i64 {variable}, {stmt.step}")
-        again = self.op(f"icmp slt i64 {following}, {stop}")
+        self.known = known
+        following = self.fresh(f"add nsw i64 {variable}, {stmt.step}")
+        again = self.fresh(f"icmp slt i64 {following}, {stop}")
         latch = self.block
         self.do(f"br i1 {again}, label %{body}, label %{leave}")
         phis.append(f"  {variable} = phi i64 [{start}, %{entry}], [{following}, %{latch}]")
@@ -166,7 +166,7 @@ class Statements(Expressions):
         for (name, i), first, second in zip(carried, a[0], b[0], strict=True):
             if first != second:
                 kind = type_of(self.buffers[name].dtype, width_of(self.buffers[name]))
-                self.registers[name][i] = self.op(f"phi {kind} [{first}, %{a[1]}], [{second}, %{b[1]}]")
+                self.registers[name][i] = self.fresh(f"phi {kind} [{first}, %{a[1]}], [{second}, %{b[1]}]")
 
     def _if(self, stmt: If) -> None:
         condition = self._scalar(stmt.condition)
@@ -185,7 +185,9 @@ class Statements(Expressions):
         yes, leave, entry = self.label(), self.label(), self.block
         self.do(f"br i1 {condition}, label %{yes}, label %{leave}")
         self.start(yes)
+        known, self.known = self.known, dict(self.known)
         self.statements(stmt.body)
+        self.known = known
         end = self.block
         self.do(f"br label %{leave}")
         self.start(leave)

@@ -56,8 +56,8 @@ class Writer:
         self.block = "entry"
         self.declarations: dict[str, str] = {}
         self.functions: dict[str, str] = {}
+        self.known: dict[str, str] = {}  # pure instructions whose result can be used here
         self._count = 0
-        self._splats: dict[str, str] = {}
 
     def name(self) -> str:
         """A fresh SSA name."""
@@ -65,6 +65,13 @@ class Writer:
         return f"%v{self._count}"
 
     def op(self, text: str) -> str:
+        """Writes the pure instruction `name = text`, or finds it, and gives the name."""
+        name = self.known.get(text)
+        if name is None:
+            name = self.known[text] = self.fresh(text)
+        return name
+
+    def fresh(self, text: str) -> str:
         """Writes `name = text` and gives the name."""
         self._count += 1
         name = f"%v{self._count}"
@@ -84,10 +91,9 @@ class Writer:
         """Begins block `label`."""
         self.lines.append(f"{label}:")
         self.block = label
-        self._splats.clear()
 
     def call(self, result: str, function: str, types: str, arguments: str) -> str:
-        """Calls an external function or intrinsic and gives its result."""
+        """Calls an external function or intrinsic without side effects and gives its result."""
         if function not in self.declarations:
             self.declarations[function] = f"declare {result} @{function}({types})"
         return self.op(f"call {result} @{function}({arguments})")
@@ -108,13 +114,9 @@ class Writer:
         """A scalar in every lane."""
         if operand[0] != "%":
             return operand if operand == "poison" else f"splat ({scalar_type(dtype)} {operand})"
-        found = self._splats.get(operand)
-        if found is None:
-            kind = type_of(dtype, lanes)
-            first = self.op(f"insertelement {kind} poison, {scalar_type(dtype)} {operand}, i64 0")
-            found = self.op(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
-            self._splats[operand] = found
-        return found
+        kind = type_of(dtype, lanes)
+        first = self.op(f"insertelement {kind} poison, {scalar_type(dtype)} {operand}, i64 0")
+        return self.op(f"shufflevector {kind} {first}, {kind} poison, <{lanes} x i32> zeroinitializer")
 
     def extract(self, operand: str, dtype: DType, lanes: int, lane: int) -> str:
         """One lane of a vector."""
