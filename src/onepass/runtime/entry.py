@@ -6,6 +6,9 @@ object code has no symbol to resolve and any loader can link it.
 
 Barrier: arrivals are counted, the last one advances a generation. Who waits spins for a bounded number
 of pauses, then yields the core, then naps: a worker without a core holds nobody's core for long.
+
+A worker that finds itself on its caller's core moves to another one: systems leave both there for many
+milliseconds, and every barrier then costs a change of threads (9 µs in place of 0.04, measured).
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ _AT = {
     "sched_yield": 448, "nanosleep": 456, "clock_gettime": 464, "pthread_mutex_lock": 472,
     "pthread_mutex_unlock": 480, "pthread_cond_wait": 488, "pthread_cond_broadcast": 496,
     "clock": 504, "nap": 512, "idle_ns": 528,
+    "sched_getcpu": 536, "sched_getaffinity": 544, "sched_setaffinity": 552, "caller_cpu": 560,
 }  # fmt: skip
 _LIBC = (
     "sched_yield", "nanosleep", "clock_gettime", "pthread_mutex_lock",
     "pthread_mutex_unlock", "pthread_cond_wait", "pthread_cond_broadcast",
+    "sched_getcpu", "sched_getaffinity", "sched_setaffinity",
 )  # fmt: skip
 _SPINS, _YIELDS, _NAP_NS, _IDLE_NS = 300, 1000, 20_000, 50_000
 _CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
@@ -151,6 +156,9 @@ post:
   store i64 %workers, ptr %workers_at
   %times_at = getelementptr i8, ptr %pool, i64 $times
   store ptr %times, ptr %times_at
+  %cpu = call i32 @cpu(ptr %pool)
+  %cpu_at = getelementptr i8, ptr %pool, i64 $caller_cpu
+  store i32 %cpu, ptr %cpu_at
   %job_at = getelementptr i8, ptr %pool, i64 $job
   %old = atomicrmw add ptr %job_at, i64 1 seq_cst
   %sleepers_at = getelementptr i8, ptr %pool, i64 $sleepers
@@ -244,7 +252,57 @@ awake:
   br label %exit
 exit:
   %result = phi i64 [%job, %look], [%posted, %awake]
+  call void @leave_caller(ptr %pool)
   ret i64 %result
+}
+
+define internal i32 @cpu(ptr %pool) {
+entry:
+  %get_at = getelementptr i8, ptr %pool, i64 $sched_getcpu
+  %get = load ptr, ptr %get_at
+  %none = icmp eq ptr %get, null
+  br i1 %none, label %exit, label %ask
+ask:
+  %cpu = call i32 %get()
+  br label %exit
+exit:
+  %result = phi i32 [-1, %entry], [%cpu, %ask]
+  ret i32 %result
+}
+
+define internal void @leave_caller(ptr %pool) {
+entry:
+  %all = alloca [128 x i8]
+  %mine = call i32 @cpu(ptr %pool)
+  %cpu_at = getelementptr i8, ptr %pool, i64 $caller_cpu
+  %callers = load i32, ptr %cpu_at
+  %same = icmp eq i32 %mine, %callers
+  %known = icmp ult i32 %mine, 1024
+  %move = and i1 %same, %known
+  br i1 %move, label %ask, label %exit
+ask:
+  %get_at = getelementptr i8, ptr %pool, i64 $sched_getaffinity
+  %get = load ptr, ptr %get_at
+  %set_at = getelementptr i8, ptr %pool, i64 $sched_setaffinity
+  %set = load ptr, ptr %set_at
+  %status = call i32 %get(i32 0, i64 128, ptr %all)
+  %failed = icmp slt i32 %status, 0
+  br i1 %failed, label %exit, label %go
+go:
+  %word = lshr i32 %mine, 3
+  %bit = and i32 %mine, 7
+  %byte_at = getelementptr i8, ptr %all, i32 %word
+  %byte = load i8, ptr %byte_at
+  %bit8 = trunc i32 %bit to i8
+  %one = shl i8 1, %bit8
+  %without = xor i8 %byte, %one
+  store i8 %without, ptr %byte_at
+  %ignored = call i32 %set(i32 0, i64 128, ptr %all)
+  store i8 %byte, ptr %byte_at
+  %ignored2 = call i32 %set(i32 0, i64 128, ptr %all)
+  br label %exit
+exit:
+  ret void
 }
 
 define internal i64 @now_ns(ptr %pool, ptr %time) {
@@ -306,8 +364,9 @@ def new_block() -> int:
     _BLOCKS.append(memory)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for name in _LIBC:
-        function = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
-        ctypes.c_uint64.from_address(base + _AT[name]).value = function or 0
+        if hasattr(libc, name):  # macOS has none of the sched_*affinity functions
+            function = ctypes.cast(getattr(libc, name), ctypes.c_void_p).value
+            ctypes.c_uint64.from_address(base + _AT[name]).value = function or 0
     ctypes.c_int32.from_address(base + _AT["clock"]).value = _CLOCK_MONOTONIC
     ctypes.c_int64.from_address(base + _AT["nap"] + 8).value = _NAP_NS
     ctypes.c_int64.from_address(base + _AT["idle_ns"]).value = _IDLE_NS

@@ -9,6 +9,7 @@ stream and writes another (named `l1` … `memory`: what planning uses), and of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,18 +18,24 @@ from onepass.cost.machine import LEVELS, Roof
 from onepass.loops.build import add, binary, const, fma, idx, loop, mul
 from onepass.loops.ir import Alloc, Buffer, Expr, For, Kernel, Load, Stmt, Store
 from onepass.runtime.host import MIB, Caches, memory_bytes
-from onepass.runtime.program import Launch, Linked, Program
+from onepass.runtime.program import Launch, Linked, Program, Slot
+from onepass.targets.llvm.emit import symbol_of
 
-RUNS = 7
-"""Timed runs; the least time counts, since other programs can only add to it."""
+ROUNDS = 15
+"""Each kernel runs twice a round; the least time counts, since other programs can only add to it. Rounds
+go through all kernels, so a disturbance of some milliseconds does not hit every run of one kernel."""
 
-_LAUNCHES = 1000
-_FMA_STEPS = 600_000
-# Bytes that one worker moves per launch: a few milliseconds each at what such levels usually give.
-_MOVED = {"l1": 400 * MIB, "l2": 200 * MIB, "l3": 160 * MIB}
-_MEMORY_BYTES = 256 * MIB
+_LAUNCHES = 100
+_FMA_STEPS = 200_000
+# Bytes that one worker moves per launch: about a millisecond each at what such levels usually give, so
+# that some run falls between two time slices of other programs.
+_MOVED = {"l1": 100 * MIB, "l2": 64 * MIB, "l3": 96 * MIB}
+_MEMORY_BYTES, _MEMORY_EVERY = 256 * MIB, 5
+"""Both streams together, at least; a launch takes 20 times longer than the others: so every fifth round."""
 _UNROLL = 8
 """Vectors a step: covers the latency of an add (4 cycles) at two loads a cycle."""
+_STAGGER = 2048
+"""Distance of the streams modulo 4096; see arena.py for what other distances cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +57,50 @@ def measure_roofs(
     counts: Sequence[int],
     date: str,
 ) -> tuple[Roof, ...]:
-    """Runs the probe for each worker count in `counts`, about a second each."""
+    """Runs the probe for each worker count in `counts`, a second or two each."""
     measures = {workers: _measures(vector_bits, vector_registers, sizes, workers) for workers in counts}
     empty = Kernel("probe_empty", (), ())
     code = compile_kernels([empty, *(m.kernel for some in measures.values() for m in some)])
     roofs: list[Roof] = []
     for workers, some in measures.items():
-        half = max(m.kernel.params[0].shape[0] * m.kernel.params[0].dtype.size_bytes for m in some)
-        launches = [Launch(at, m.kernel.name, ("from", "to")) for at, m in enumerate(some)]
-        program = Program(
-            code, launches, {"from": ("arena", 0), "to": ("arena", half)}, {}, (), (), 2 * half, workers
-        )
-        for m, time in zip(some, program.trace((), RUNS).launches, strict=True):
-            method = f"{m.method}; least of {RUNS} runs"
-            roofs.append(Roof(m.what, m.amount / time.min_s, m.unit, workers, method, date))
-        roofs.append(Roof("launch", _launch_s(code, workers), "s", workers, _LAUNCH_METHOD, date))
+        seconds, launch_s = _least_seconds(code, some, workers)
+        for m, least in zip(some, seconds, strict=True):
+            roofs.append(Roof(m.what, m.amount / least, m.unit, workers, m.method, date))
+        roofs.append(Roof("launch", launch_s, "s", workers, _LAUNCH_METHOD, date))
     return tuple(roofs)
 
 
-_LAUNCH_METHOD = f"call of an empty kernel and a barrier, mean of {_LAUNCHES} in a row; least of {RUNS} runs"
+_LAUNCH_METHOD = f"call of an empty kernel and a barrier, mean of {_LAUNCHES} in a row, entry subtracted; least of many runs"
 
 
-def _launch_s(code: Linked, workers: int) -> float:
-    """Seconds of one empty launch; what entering a program costs is subtracted."""
-    one, many = (
+def _least_seconds(code: Linked, some: Sequence[Measure], workers: int) -> tuple[list[float], float]:
+    """Least seconds of each kernel, and of one empty launch."""
+    groups = [
+        [at for at, m in enumerate(some) if m.what.startswith("memory") == slow] for slow in (False, True)
+    ]
+    programs = [_program(code, [some[at] for at in group], workers) for group in groups]
+    empties = [
         Program(code, [Launch(0, "probe_empty", ())] * count, {}, {}, (), (), 0, workers)
         for count in (1, 1 + _LAUNCHES)
-    )
-    least = [min(program.run_timed(()) for _ in range(RUNS + 1)) for program in (one, many)]
-    return max(least[1] - least[0], 0.0) / _LAUNCHES
+    ]
+    seconds, entry = [math.inf] * len(some), [math.inf, math.inf]
+    for number in range(ROUNDS):
+        for group, program, every in zip(groups, programs, (1, _MEMORY_EVERY), strict=True):
+            if number % every == 0:
+                for at, launch in zip(group, program.trace((), 2).launches, strict=True):
+                    seconds[at] = min(seconds[at], launch.min_s)
+        for at, program in enumerate(empties):
+            entry[at] = min(entry[at], *(program.run_timed(()) for _ in range(5)))
+    return seconds, max(entry[1] - entry[0], 1e-9) / _LAUNCHES
+
+
+def _program(code: Linked, some: Sequence[Measure], workers: int) -> Program:
+    """One launch of each kernel; all go over the same two blocks of memory."""
+    half = max(math.prod(b.shape) * b.dtype.size_bytes for m in some for b in m.kernel.params)
+    half = -(-half // 4096) * 4096
+    launches = [Launch(at, symbol_of(m.kernel), ("from", "to")) for at, m in enumerate(some)]
+    slots: dict[str, Slot] = {"from": ("arena", 0), "to": ("arena", half + _STAGGER)}
+    return Program(code, launches, slots, {}, (), (), 2 * half + _STAGGER, workers)
 
 
 def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> list[Measure]:
@@ -168,7 +190,7 @@ def _stream_measure(
     return Measure(
         what, _kernel(name, source, target, workers, registers, body),
         float(moved * passes * workers), "byte/s",
-        f"generated kernel {text}, {moved / 1024:,.0f} KiB each for {workers} workers",
+        f"generated kernel {text}, {moved / 1024:,.0f} KiB for each worker",
     )  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""The machine description with its measured roofs, kept on disk between runs.
+
+In: nothing but this machine. Out: a `Machine`. The file is keyed by processor, features, number of
+cores and onepass version. One that cannot be read is measured again; one that cannot be written is
+only a loss of time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from onepass.cost.machine import Machine, Roof
+from onepass.loops.ir import Kernel
+from onepass.runtime.host import available_cores, caches, cpu_model
+from onepass.runtime.probe import measure_roofs
+from onepass.runtime.workers import worker_count
+from onepass.targets.llvm.compile import LinkedCode, compile_ir, link
+from onepass.targets.llvm.description import TargetDescription, describe_host
+from onepass.targets.llvm.emit import emit, symbol_of
+
+_FORMAT = 1
+
+
+def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
+    """This machine with its roofs for one worker and for `workers` (default: all that may be used).
+
+    Takes them from the cache unless `fresh`, or measures (about 3 s) and stores them. Raises OptionError
+    for a worker count that makes no sense.
+    """
+    target = describe_host()
+    counts = sorted({1, worker_count(workers)})
+    path = _path(target, counts)
+    if not fresh:
+        kept = load_machine(path)
+        if kept is not None:
+            return kept
+    machine = _measure(target, counts)
+    save_machine(machine, path)
+    return machine
+
+
+def _measure(target: TargetDescription, counts: Sequence[int]) -> Machine:
+    sizes = caches()
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def build(kernels: Sequence[Kernel]) -> LinkedCode:
+        return link(
+            {symbol_of(kernel): compile_ir(emit(kernel, target), target).object_bytes for kernel in kernels}
+        )
+
+    roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, counts, date)
+    return Machine(
+        cpu_model(), target.isa, target.vector_bits, target.vector_registers, available_cores(),
+        sizes.l1, sizes.l2, sizes.l3, roofs,
+    )  # fmt: skip
+
+
+def machine_to_json(machine: Machine) -> str:
+    """The machine as JSON; `machine_from_json` gives it back."""
+    return json.dumps({"format": _FORMAT, **asdict(machine)}, indent=1)
+
+
+def machine_from_json(text: str) -> Machine:
+    """Inverse of `machine_to_json`; raises ValueError, KeyError or TypeError for anything else."""
+    data = json.loads(text)
+    if data["format"] != _FORMAT:
+        raise ValueError(f"machine file of format {data['format']}")
+    roofs = tuple(Roof(**{field.name: row[field.name] for field in fields(Roof)}) for row in data["roofs"])
+    if not all(isinstance(roof.value, float) and roof.value > 0 for roof in roofs):
+        raise ValueError("a roof that is no positive number")
+    rest = {field.name: data[field.name] for field in fields(Machine) if field.name != "roofs"}
+    return Machine(**rest, roofs=roofs)
+
+
+def load_machine(path: Path) -> Machine | None:
+    """The machine kept in `path`; None when there is none that can be read."""
+    try:
+        return machine_from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def save_machine(machine: Machine, path: Path) -> bool:
+    """Stores the machine; whole or not at all, also with several writers. False when it could not."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(machine_to_json(machine))
+        os.replace(name, path)
+    except OSError:
+        return False
+    return True
+
+
+def cache_folder() -> Path:
+    """Where onepass keeps files between runs: ONEPASS_CACHE_DIR, else under XDG_CACHE_HOME."""
+    chosen = os.environ.get("ONEPASS_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "onepass"
+
+
+def _path(target: TargetDescription, counts: Sequence[int]) -> Path:
+    parts = (cpu_model(), target.cpu, target.features, available_cores(), tuple(counts), version("onepass"))
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return cache_folder() / f"machine-{key}.json"
