@@ -91,6 +91,8 @@ def _moved(op, inputs, attrs, expected):
         return op, [x], {"axis": axis, "split": tuple(given)}
     if op == "trilu":
         return op, [x], attrs | {"k": rest[0] or 0}
+    if op == "top_k":
+        return op, [x], attrs | {"k": rest[0][0]}
     if op == "one_hot":
         return op, [x, inputs[2]], attrs | {"depth": int(np.ravel(rest[0])[0])}
     return op, inputs, attrs

@@ -183,6 +183,15 @@ def test_gemm_ignores_c_where_beta_is_zero():
     assert np.isfinite(out).all()
 
 
+def test_float16_sums_in_float32():
+    a, b = np.full((1, 4096), 1, np.float16), np.full((4096, 1), 1, np.float16)
+    out = check("matmul", (a, b), {}, 4096)
+    assert out.dtype == np.float16 and out.item() == 4096
+    x, w, bias = (normal(*shape).astype(np.float16) for shape in ((1, 3, 5, 5), (4, 3, 3, 3), (4,)))
+    check("conv", (x, w, bias), {"pads": (1, 1, 1, 1)}, 27)
+    check("gemm", (a, b, bias[:1]), {"alpha": 0.5}, 4096)
+
+
 def test_reference_keeps_float64():
     x, w = normal(1, 2, 5, 5).astype(float), normal(3, 2, 3, 3).astype(float)
     assert OPS["conv"].reference((x, w), {})[0].dtype == np.float64

@@ -39,6 +39,15 @@ def test_one_hot():
         assert same_as_reference("one_hot", (places, values), {"axis": axis, "depth": 5}).size == 30
 
 
+@pytest.mark.parametrize("largest", [0, 1])
+def test_top_k_orders_ties_by_place_and_nan_above_all(largest):
+    x = np.array([[1, np.nan, 3, 1, -np.inf, np.nan, np.inf, 3], [0, 0, 0, 2, -1, -1, 2, 0]], np.float32)
+    for k in (0, 1, 5, 8):
+        same_as_reference("top_k", (x,), {"k": k, "largest": largest})
+    same_as_reference("top_k", (normal(4, 3, 5),), {"k": 2, "largest": largest, "axis": 0})
+    same_as_reference("top_k", (np.array([3, 255, 0, 3], np.uint8),), {"k": 3, "largest": largest})
+
+
 def test_rejects_what_does_not_fit():
     places = np.zeros((2, 3), np.int64)
     with pytest.raises(ShapeError):
@@ -49,7 +58,9 @@ def test_rejects_what_does_not_fit():
         lowered("gather_elements", (normal(3), places))
     with pytest.raises(ShapeError):
         lowered("gather_nd", (normal(2, 2), places))
+    with pytest.raises(ShapeError):
+        lowered("top_k", (normal(2, 3),), {"k": 4})
 
 
 def test_onnx_cases():
-    assert check_adapted({"Gather", "GatherElements", "GatherND", "OneHot"}) > 10
+    assert check_adapted({"Gather", "GatherElements", "GatherND", "OneHot", "TopK"}) > 10

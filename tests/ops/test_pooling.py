@@ -79,6 +79,7 @@ def test_empty_batch_and_global_pools():
     for sizes in ((7,), (7, 5), (3, 4, 5)):
         same_as_reference("global_max_pool", (normal(2, 3, *sizes),))
         check("global_average_pool", (normal(2, 3, *sizes),), {}, 60)
+        check("global_average_pool", (normal(2, 3, *sizes).astype(np.float16),), {}, 60)
 
 
 def test_rejects_what_makes_no_mean():

@@ -15,7 +15,7 @@ import numpy as np
 from onepass.core.dtypes import DType
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import Shape, TensorType
-from onepass.loops.build import add, binary, const, floordiv, idx, mod, mul, select, sub
+from onepass.loops.build import add, binary, cast, const, floordiv, idx, mod, mul, select, sub
 from onepass.loops.ir import Const, Expr, Load
 from onepass.ops.opdef import Attrs, Axis, Compute, InputTypes, Lowering, OpDef, define
 from onepass.ops.shapes import (
@@ -29,6 +29,7 @@ from onepass.ops.shapes import (
     optional,
     reference,
     required,
+    wide,
 )
 from onepass.ops.window import Window, window
 
@@ -46,18 +47,29 @@ def zero(dtype: DType) -> float | int:
     return 0.0 if dtype.is_float else 0
 
 
-def contracted(body: Expr, axes: Sequence[Axis], reduce_axes: Sequence[Axis]) -> Compute:
-    """The stage `acc`."""
-    return Compute("acc", body.dtype, tuple(axes), body, tuple(reduce_axes), "add")
+def contracted(a: Load, b: Load, axes: Sequence[Axis], reduce_axes: Sequence[Axis]) -> Compute:
+    """The stage `acc`: the sum of `a * b`. float16 is multiplied and summed in float32."""
+    dtype = wide(a.dtype)
+    body = binary("mul", cast(a, dtype), cast(b, dtype))
+    return Compute("acc", dtype, tuple(axes), body, tuple(reduce_axes), "add")
 
 
-def with_bias(acc: Compute, bias: TensorType | None) -> Lowering:
-    """`acc`, plus the bias `in2` of each channel where there is one."""
-    if bias is None:
+def finished(acc: Compute, body: Expr, dtype: DType) -> Lowering:
+    """`acc`, and a stage `out` of `dtype` for `body` unless that is `acc` itself."""
+    body = cast(body, dtype)
+    if body == load_stage(acc):
         return Lowering((acc,), ("acc",))
-    require(bias.shape == (acc.axes[1].extent,), f"bias {bias} for {acc.axes[1].extent} channels")
-    body = binary("add", load_stage(acc), Load("in2", (idx("c"),), bias.dtype))
-    return Lowering((acc, Compute("out", acc.dtype, acc.axes, body)), ("out",))
+    return Lowering((acc, Compute("out", dtype, acc.axes, body)), ("out",))
+
+
+def with_bias(acc: Compute, bias: TensorType | None, dtype: DType) -> Lowering:
+    """`acc`, plus the bias `in2` of each channel where there is one."""
+    body: Expr = load_stage(acc)
+    if bias is not None:
+        channels = acc.axes[1].extent
+        require(bias.shape == (channels,), f"bias {bias} for {channels} channels")
+        body = binary("add", body, cast(Load("in2", (idx("c"),), bias.dtype), acc.dtype))
+    return finished(acc, body, dtype)
 
 
 def input_channel(out_channels: int, in_channels: int) -> Expr:
@@ -82,13 +94,11 @@ def conv_lower(types: InputTypes, attrs: Attrs) -> Lowering:
     y, r = shape.axes(outputs)
     channel = idx("k") if group == 1 else input_channel(w.shape[0] // group, w.shape[1])
     fill = zero(x.dtype) if shape.leaves(x.shape[2:], outputs) else None
-    body = binary(
-        "mul",
-        Load("in0", (idx("n"), channel, *shape.indices()), x.dtype, fill),
-        Load("in1", (idx("c"), idx("k"), *(idx(axis.name) for axis in r)), w.dtype),
-    )
+    data = Load("in0", (idx("n"), channel, *shape.indices()), x.dtype, fill)
+    weight = Load("in1", (idx("c"), idx("k"), *(idx(axis.name) for axis in r)), w.dtype)
     axes = (Axis("n", x.shape[0]), Axis("c", w.shape[0]), *y)
-    return with_bias(contracted(body, axes, (Axis("k", w.shape[1]), *r)), optional(types, 2))
+    acc = contracted(data, weight, axes, (Axis("k", w.shape[1]), *r))
+    return with_bias(acc, optional(types, 2), x.dtype)
 
 
 def add_bias(out: Numbers, arrays: Sequence[Numbers]) -> Numbers:
@@ -171,13 +181,11 @@ def conv_transpose_lower(types: InputTypes, attrs: Attrs) -> Lowering:
         for i in range(shape.rank)
     )
     out_channel = idx("c") if group == 1 else mod(idx("c"), width)
-    body = binary(
-        "mul",
-        Load("in0", (idx("n"), channel, *(part[1] for part in parts)), x.dtype, fill),
-        Load("in1", (channel, out_channel, *(part[2] for part in parts)), w.dtype, fill if past else None),
-    )
+    spots, places = tuple(part[1] for part in parts), tuple(part[2] for part in parts)
+    data = Load("in0", (idx("n"), channel, *spots), x.dtype, fill)
+    weight = Load("in1", (channel, out_channel, *places), w.dtype, fill if past else None)
     axes = (Axis("n", x.shape[0]), Axis("c", width * group), *y)
-    return with_bias(contracted(body, axes, (Axis("k", depth), *r)), optional(types, 2))
+    return with_bias(contracted(data, weight, axes, (Axis("k", depth), *r)), optional(types, 2), x.dtype)
 
 
 def conv_transpose_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers:
@@ -218,8 +226,9 @@ def matmul_lower(types: InputTypes, attrs: Attrs) -> Lowering:
     m = (Axis("m", a.shape[-2]),) if a.rank > 1 else ()
     n = (Axis("n", b.shape[-1]),) if b.rank > 1 else ()
     k = (Axis("k", depth),)
-    body = binary("mul", load("in0", a, (*batch, *m, *k)), load("in1", b, (*batch, *k, *n)))
-    return Lowering((contracted(body, (*batch, *m, *n), k),), ("acc",))
+    left, right = load("in0", a, (*batch, *m, *k)), load("in1", b, (*batch, *k, *n))
+    acc = contracted(left, right, (*batch, *m, *n), k)
+    return finished(acc, load_stage(acc), a.dtype)
 
 
 def scaled_by(x: Expr, factor: float) -> Expr:
@@ -239,18 +248,14 @@ def gemm_lower(types: InputTypes, attrs: Attrs) -> Lowering:
     a_sizes, b_sizes = dict(zip(a_axes, a.shape, strict=True)), dict(zip(b_axes, b.shape, strict=True))
     require(a_sizes["k"] == b_sizes["k"], f"gemm of {a} and {b}")
     axes = (Axis("m", a_sizes["m"]), Axis("n", b_sizes["n"]))
-    body = binary(
-        "mul", Load("in0", tuple(map(idx, a_axes)), a.dtype), Load("in1", tuple(map(idx, b_axes)), b.dtype)
-    )
-    acc = contracted(body, axes, (Axis("k", a_sizes["k"]),))
-    alpha, beta = float_attr(attrs, "alpha", 1.0), float_attr(attrs, "beta", 1.0)
-    out = scaled_by(load_stage(acc), alpha)
+    left, right = Load("in0", tuple(map(idx, a_axes)), a.dtype), Load("in1", tuple(map(idx, b_axes)), b.dtype)
+    acc = contracted(left, right, axes, (Axis("k", a_sizes["k"]),))
+    out = scaled_by(load_stage(acc), float_attr(attrs, "alpha", 1.0))
+    beta = float_attr(attrs, "beta", 1.0)
     if c is not None and beta != 0:
         require(broadcast_shape(c.shape, acc.type.shape) == acc.type.shape, f"{c} added to {acc.type}")
-        out = binary("add", out, scaled_by(load("in2", c, axes), beta))
-    if out == load_stage(acc):
-        return Lowering((acc,), ("acc",))
-    return Lowering((acc, Compute("out", acc.dtype, axes, out)), ("out",))
+        out = binary("add", out, scaled_by(cast(load("in2", c, axes), acc.dtype), beta))
+    return finished(acc, out, a.dtype)
 
 
 def gemm_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers:

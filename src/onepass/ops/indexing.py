@@ -1,4 +1,4 @@
-"""Ops whose places are data: gather, gather_elements, gather_nd, one_hot.
+"""Ops whose places are data: gather, gather_elements, gather_nd, one_hot, top_k.
 
 In: data and an integer tensor of places, negative ones counted from the end. A place outside the data is
 moved to its border, so that a kernel never reads outside a buffer. Out: stages over `i0, i1, ...`.
@@ -13,12 +13,14 @@ import numpy as np
 from onepass.core.dtypes import I64
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import Shape
-from onepass.loops.build import binary, cast, const, idx, select
-from onepass.loops.ir import Expr, Load
-from onepass.ops.opdef import Attrs, InputTypes, Lowering, OpDef, define
+from onepass.loops.build import binary, cast, const, idx, select, unary
+from onepass.loops.ir import Const, Expr, Load
+from onepass.ops.opdef import Array, Attrs, Axis, Compute, InputTypes, Lowering, OpDef, define
+from onepass.ops.pooling import lowest
 from onepass.ops.shapes import (
     Numbers,
     int_attr,
+    loop_axes,
     normalize_axis,
     reference,
     required,
@@ -142,6 +144,49 @@ def one_hot_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers:
     return np.moveaxis(np.where(hit, values[1], values[0]), -1, axis)
 
 
+def top_k_lower(types: InputTypes, attrs: Attrs) -> Lowering:
+    """Stage `rank` counts what goes before each element; the outputs pick the element of each rank.
+
+    Sorted, ties in order of place, NaN above every number. Steps: the square of the dimension's extent.
+    """
+    x = required(types, 0)
+    axis, k = normalize_axis(int_attr(attrs, "axis", -1), x.rank), int_attr(attrs, "k", 1)
+    size = x.shape[axis]
+    if not 0 <= k <= size:
+        raise ShapeError(f"the {k} extremes along dimension {axis} of {x}")
+    own, other = at(0, x.rank), at(0, x.rank)
+    other[axis] = idx("r0")
+    mine, theirs = Load("in0", tuple(own), x.dtype), Load("in0", tuple(other), x.dtype)
+    above, below = (theirs, mine) if int_attr(attrs, "largest", 1) else (mine, theirs)
+    before, tie = binary("gt", above, below), binary("eq", mine, theirs)
+    if x.dtype.is_float:
+        before = binary(
+            "or", before, binary("and", unary("is_nan", above), unary("not", unary("is_nan", below)))
+        )
+        tie = binary("or", tie, binary("and", unary("is_nan", mine), unary("is_nan", theirs)))
+    before = binary("or", before, binary("and", tie, binary("lt", idx("r0"), own[axis])))
+    along = (Axis("r0", size),)
+    rank = Compute("rank", I64, loop_axes(x.shape), cast(before, I64), along, "add")
+    kept = loop_axes((*x.shape[:axis], k, *x.shape[axis + 1 :]))
+    hit = binary("eq", Load("rank", tuple(other), I64), own[axis])
+    low = Const(lowest(x.dtype), x.dtype)
+    values = Compute("values", x.dtype, kept, select(hit, theirs, low), along, "max")
+    places = Compute("places", I64, kept, select(hit, idx("r0"), const(0)), along, "add")
+    return Lowering((rank, values, places), ("values", "places"))
+
+
+def top_k_reference(inputs: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+    """A stable sort; descending order is that of the reversed tensor, reversed."""
+    x, axis, k = np.asarray(inputs[0]), int_attr(attrs, "axis", -1), int_attr(attrs, "k", 1)
+    if int_attr(attrs, "largest", 1):
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    order = order.take(np.arange(k), axis)
+    return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+
+define(OpDef("top_k", top_k_lower, top_k_reference, "Finds the largest or smallest elements, in order."))
 for _name, _lower, _compute, _doc in (
     ("gather", gather_lower, gather_reference, "Picks slices along one dimension."),
     (

@@ -17,7 +17,7 @@ from onepass.core.tensor import Shape, TensorType
 from onepass.loops.build import binary, cast, const, floordiv, idx, mul, sub
 from onepass.loops.ir import Const, Expr, Load, Scalar
 from onepass.ops.opdef import Attrs, Axis, Combine, Compute, InputTypes, Lowering, OpDef, define
-from onepass.ops.shapes import Numbers, int_attr, ints_attr, load_stage, reference, required
+from onepass.ops.shapes import Numbers, int_attr, ints_attr, load_stage, reference, required, wide
 from onepass.ops.window import Window, window
 
 
@@ -37,8 +37,16 @@ def window_stage(name: str, x: TensorType, attrs: Attrs, combine: Combine, fill:
     view, outputs = pooled(attrs, x.shape)
     y, r = view.axes(outputs)
     outside = fill if view.leaves(x.shape[2:], outputs) else None
-    body = Load("in0", (idx("n"), idx("c"), *view.indices()), x.dtype, outside)
-    return Compute(name, x.dtype, (Axis("n", x.shape[0]), Axis("c", x.shape[1]), *y), body, r, combine)
+    axes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]), *y)
+    return reduced(
+        name, Load("in0", (idx("n"), idx("c"), *view.indices()), x.dtype, outside), axes, r, combine
+    )
+
+
+def reduced(name: str, x: Load, axes: tuple[Axis, ...], r: tuple[Axis, ...], combine: Combine) -> Compute:
+    """The stage that reduces `x` over `r`; sums of float16 run in float32."""
+    body = cast(x, wide(x.dtype)) if combine == "add" else x
+    return Compute(name, body.dtype, axes, body, r, combine)
 
 
 def bounds(view: Window, axis: int, size: int, include_pad: bool) -> tuple[int, int]:
@@ -64,10 +72,10 @@ def counted(view: Window, axis: int, size: int, output: int, include_pad: bool) 
     return sub(past, before)
 
 
-def mean(acc: Compute, elements: Expr) -> Lowering:
-    """`acc` divided by the number of `elements`."""
-    body = binary("div", load_stage(acc), literal(elements, acc.dtype))
-    return Lowering((acc, Compute("out", acc.dtype, acc.axes, body)), ("out",))
+def mean(acc: Compute, elements: Expr, dtype: DType) -> Lowering:
+    """`acc` divided by the number of `elements`, as `dtype`."""
+    body = cast(binary("div", load_stage(acc), literal(elements, acc.dtype)), dtype)
+    return Lowering((acc, Compute("out", dtype, acc.axes, body)), ("out",))
 
 
 def literal(number: Expr, dtype: DType) -> Expr:
@@ -105,15 +113,16 @@ def average_pool_lower(types: InputTypes, attrs: Attrs) -> Lowering:
     elements: Expr = const(1)
     for axis in range(view.rank):
         elements = mul(elements, counted(view, axis, x.shape[2 + axis], outputs[axis], include_pad))
-    return mean(window_stage("acc", x, attrs, "add", 0.0), elements)
+    return mean(window_stage("acc", x, attrs, "add", 0.0), elements, x.dtype)
 
 
 def whole(name: str, x: TensorType, combine: Combine) -> Compute:
     """Reduces all spatial positions, which stay as axes of extent 1."""
     r = tuple(Axis(f"r{i}", extent) for i, extent in enumerate(x.shape[2:]))
     axes = (Axis("n", x.shape[0]), Axis("c", x.shape[1]), *(Axis(f"y{i}", 1) for i in range(len(r))))
-    body = Load("in0", (idx("n"), idx("c"), *(idx(axis.name) for axis in r)), x.dtype)
-    return Compute(name, x.dtype, axes, body, r, combine)
+    return reduced(
+        name, Load("in0", (idx("n"), idx("c"), *(idx(axis.name) for axis in r)), x.dtype), axes, r, combine
+    )
 
 
 def global_max_pool_lower(types: InputTypes, attrs: Attrs) -> Lowering:
@@ -124,7 +133,7 @@ def global_max_pool_lower(types: InputTypes, attrs: Attrs) -> Lowering:
 def global_average_pool_lower(types: InputTypes, attrs: Attrs) -> Lowering:
     """Sum over all spatial positions over their number."""
     x = floating(types)
-    return mean(whole("acc", x, "add"), const(math.prod(x.shape[2:])))
+    return mean(whole("acc", x, "add"), const(math.prod(x.shape[2:])), x.dtype)
 
 
 def max_pool_reference(arrays: Sequence[Numbers], attrs: Attrs) -> Numbers:
