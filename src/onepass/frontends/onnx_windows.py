@@ -13,7 +13,7 @@ def convert_conv(site: Site) -> None:
 
 
 def convert_pool(op: str) -> Converter:
-    """A converter for MaxPool, AveragePool and LpPool: padding explicit, row-major storage order only."""
+    """A converter for MaxPool and AveragePool: padding explicit, row-major storage order only."""
 
     def convert(site: Site) -> None:
         _emit_pool(site, op)

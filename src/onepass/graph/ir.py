@@ -40,11 +40,17 @@ class Graph:
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
+    _lowerings: dict[tuple[str, tuple[str, ...]], Lowering] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
 
     def lowering(self, node: Node) -> Lowering:
-        """The stages of `node`, from the types of its inputs."""
-        types = tuple(self.types[name] if name else None for name in node.inputs)
-        return node.opdef.lower(types, node.attrs)
+        """The stages of `node`, from the types of its inputs; computed once."""
+        key = (node.name, node.inputs)
+        if key not in self._lowerings:
+            types = tuple(self.types[name] if name else None for name in node.inputs)
+            self._lowerings[key] = node.opdef.lower(types, node.attrs)
+        return self._lowerings[key]
 
     def producers(self) -> dict[str, Node]:
         """The node that computes each value (graph inputs and constants have none)."""
