@@ -84,7 +84,7 @@ def register_tile(blocks: int, extent: int, steps: int, registers: int, streamed
     for vectors in range(1, min(blocks, 8 if streamed else 2) + 1):
         for pixels in range(1, min(extent, MAX_PIXELS, limit // vectors) + 1):
             cycles = tile_cycles(blocks, extent, steps, vectors, pixels, streamed)
-            if cycles < fewest * 0.995:
+            if cycles < fewest * 0.9999:
                 best, fewest = (vectors, pixels), cycles
     return best
 

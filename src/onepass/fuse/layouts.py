@@ -7,6 +7,7 @@ the window's kernel needs no guards. A graph input that needs another layout is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ def assign_layouts(graph: Graph, lanes: int) -> tuple[Graph, dict[str, Layout]]:
         block = _output_block(graph, node, lowering, layouts, lanes)
         for name in node.outputs:
             if name and name not in graph.outputs:
-                layouts[name] = Layout(block) if graph.types[name].rank >= 3 else PLAIN
+                layouts[name] = Layout(block)
     for name, pads in _borders(graph).items():
         if name in layouts:
             layouts[name] = Layout(layouts[name].block, pads)
@@ -109,7 +110,7 @@ def _output_block(
     graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout], lanes: int
 ) -> int:
     kind = lowering.output_types[0]
-    if kind.rank < 3 or kind.dtype.size_bytes != 4:
+    if kind.rank < 3 or kind.dtype.size_bytes != 4 or math.prod(kind.shape[2:]) == 1:
         return 1
     if node.op in ("conv", "conv_transpose"):
         channels, group = kind.shape[1], node.attrs.get("group", 1)

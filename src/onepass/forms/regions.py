@@ -1,0 +1,149 @@
+"""Which form a region takes, how long that should take, and its kernel.
+
+The planner asks `shape_region` for every group of nodes it considers; `build_region` makes the kernel of
+those it keeps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from onepass.cost.machine import Machine
+from onepass.cost.roofline import Estimate, estimate
+from onepass.forms.body import Body, join
+from onepass.forms.choose import choose_schedule, is_product, operand_loads, tile_cycles
+from onepass.forms.nest import Built, FormMismatch, build_nest
+from onepass.forms.row import build_row
+from onepass.forms.traffic import instruction_efficiency, region_traffic
+from onepass.graph.ir import Graph, Node
+from onepass.graph.layout import Layout
+from onepass.loops.ir import Expr, Index
+from onepass.loops.walk import index_names, loads
+from onepass.ops.opdef import Compute
+
+Form = Literal["pointwise", "contraction", "window", "row"]
+WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs more accumulators than a window
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A group of nodes with its form and its predicted time."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+    body: Body
+    form: Form
+    estimate: Estimate
+    built: Built | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What stays the same for all regions of a graph."""
+
+    graph: Graph
+    layouts: Mapping[str, Layout]
+    machine: Machine
+    workers: int
+    rewrites: frozenset[str]
+
+
+def form_of(body: Body) -> Form:
+    """The form for `body`; raises `FormMismatch` where none fits."""
+    reductions = body.reductions()
+    if not reductions:
+        return "pointwise"
+    if len(reductions) > 1:
+        if any(is_contraction(stage) for stage in reductions):
+            raise FormMismatch("a product and another reduction")
+        return "row"
+    root = reductions[0]
+    if is_contraction(root):
+        return "contraction"
+    length = math.prod(axis.extent for axis in root.reduce_axes)
+    slides = len(root.reduce_axes) > 0 and len(root.axes) >= 3 and length <= WINDOW_LIMIT
+    return "window" if slides and _is_window(root) else "row"
+
+
+def is_contraction(stage: Compute) -> bool:
+    """A sum of products of two loads over something that both share."""
+    return is_product(stage) and operand_loads(stage) is not None
+
+
+def _is_window(stage: Compute) -> bool:
+    """Whether neighbouring outputs read overlapping places: an index adds an axis and a reduce axis."""
+    reduced = {axis.name for axis in stage.reduce_axes}
+    kept = {axis.name for axis in stage.axes if axis.extent > 1}
+    return any(
+        (names := index_names(index)) & reduced and names & kept
+        for load in loads(stage.body)
+        for index in load.indices
+    )
+
+
+def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
+    """The form and estimate of a group; raises `FormMismatch`."""
+    graph = context.graph
+    body = join(graph, nodes, outputs, context.rewrites)
+    form = form_of(body)
+    _check_space(body, form)
+    built = build_row(body, graph, context.layouts, context.machine.lanes(4)) if form == "row" else None
+    efficiency = _efficiency(context, body, form)
+    traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency)
+    guess = estimate(traffic, context.machine, context.workers)
+    return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built)
+
+
+def _check_space(body: Body, form: Form) -> None:
+    """All outputs have one shape, and what follows a nest's reduction reads it where it is computed."""
+    shapes = {stage.type.shape for stage in body.stages if stage.name in body.outputs}
+    if len(shapes) > 1:
+        raise FormMismatch("outputs of different shapes")
+    if form not in ("contraction", "window"):
+        return
+    root = body.reductions()[0]
+    after = {root.name}
+    for stage in body.stages:
+        read = [load for load in loads(stage.body) if load.buffer in after]
+        if any(load.fill is not None or not _same_place(stage, load.indices) for load in read):
+            raise FormMismatch("a stage reads the reduction at other places than it computes")
+        if read:
+            if stage.reduce_axes or stage.type.shape != root.type.shape:
+                raise FormMismatch("a stage after the reduction has another shape")
+            after.add(stage.name)
+
+
+def _same_place(stage: Compute, indices: tuple[Expr, ...]) -> bool:
+    return len(indices) == len(stage.axes) and all(
+        axis.extent == 1 or (isinstance(index, Index) and index.name == axis.name)
+        for index, axis in zip(indices, stage.axes, strict=True)
+    )
+
+
+def _efficiency(context: Context, body: Body, form: Form) -> float:
+    if form != "contraction":
+        return instruction_efficiency(body.stages)
+    schedule = choose_schedule(body, context.graph, context.layouts, context.machine)
+    root = body.reductions()[0]
+    output = body.stage(body.outputs[0])
+    assert output is not None
+    shape = output.type.shape
+    steps = math.prod(axis.extent for axis in root.reduce_axes)
+    blocks = -(-shape[schedule.vector] // schedule.lanes)
+    extent = shape[schedule.tile] if schedule.tile is not None else 1
+    streamed = root.reduce_axes[0].extent > 1
+    cycles = tile_cycles(blocks, extent, steps, schedule.vectors, schedule.tile_size, streamed)
+    used = shape[schedule.vector] / (blocks * schedule.lanes)
+    return min(1.0, blocks * extent * steps * used / cycles) if cycles else 1.0
+
+
+def build_region(context: Context, shaped: Shaped) -> Built:
+    """The kernel of a shaped region; raises `FormMismatch` where the form does not fit after all."""
+    graph, layouts = context.graph, context.layouts
+    if shaped.built is not None:
+        return shaped.built
+    schedule = choose_schedule(shaped.body, graph, layouts, context.machine)
+    return build_nest(shaped.body, graph, layouts, schedule)

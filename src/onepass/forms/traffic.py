@@ -1,0 +1,95 @@
+"""What a region does: exact operations and bytes, and the level of the memory that serves them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+from onepass.cost.machine import Level, Machine
+from onepass.cost.roofline import Traffic
+from onepass.forms.body import Body
+from onepass.graph.ir import Graph
+from onepass.graph.layout import PLAIN, Layout
+from onepass.loops.ir import Cast, Const, Expr, Fma, Index, Load, Select
+from onepass.loops.walk import arithmetic, children
+from onepass.ops.opdef import Compute
+
+# Instructions of one transcendental, counted in the assembly of onepass's own polynomials per vector.
+INSTRUCTIONS = {"exp": 14, "log": 22, "tanh": 26, "erf": 30, "sigmoid": 22, "sqrt": 8, "pow": 40, "div": 6}
+
+
+def stage_flops(stage: Compute) -> int:
+    """Operations of a stage: those of its body at every point, and one for each combination."""
+    points = math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
+    return points * (arithmetic(stage.body) + (1 if stage.reduce_axes else 0))
+
+
+def _vector_instructions(expr: Expr) -> float:
+    own = 0.0
+    if not isinstance(expr, Load | Const | Index | Cast | Select):
+        own = float(INSTRUCTIONS.get(getattr(expr, "op", ""), 1))
+    operands = () if isinstance(expr, Load) else children(expr)
+    return own + sum(_vector_instructions(operand) for operand in operands)
+
+
+def stage_instructions(stage: Compute) -> float:
+    """Vector instructions an element of a stage's body: what bounds it where it is not the FMAs."""
+    points = math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
+    body = stage.body
+    per_point = _vector_instructions(body)
+    if stage.reduce_axes and not isinstance(body, Fma):
+        per_point = max(1.0, per_point)
+    return points * per_point
+
+
+def value_bytes(graph: Graph, layouts: Mapping[str, Layout], name: str) -> int:
+    """Bytes of a value as it lies in memory, its border and unused lanes included."""
+    kind = graph.types[name]
+    return layouts.get(name, PLAIN).physical_size(kind.shape) * kind.dtype.size_bytes
+
+
+def serving_level(size_bytes: int, machine: Machine, workers: int) -> Level:
+    """The nearest level that still holds a value of this size when it is read back.
+
+    Between a write and the next read a kernel touches about as much again, so half of a level counts.
+    """
+    if size_bytes <= machine.l2_bytes * workers // 2:
+        return "l2"
+    return "l3" if size_bytes <= machine.l3_bytes // 2 else "memory"
+
+
+def region_traffic(
+    body: Body,
+    graph: Graph,
+    layouts: Mapping[str, Layout],
+    machine: Machine,
+    workers: int,
+    flop_efficiency: float,
+) -> Traffic:
+    """Traffic of one launch of `body`."""
+    weights = sum(array.nbytes for array in graph.constants.values())
+    bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
+    compulsory = 0
+    for name in (*body.inputs, *body.outputs):
+        if name in body.constants or name not in graph.types:
+            continue
+        size = value_bytes(graph, layouts, name)
+        compulsory += size
+        footprint = weights if name in graph.constants else size
+        bytes_at[serving_level(footprint, machine, workers)] += size
+    flops = sum(stage_flops(stage) for stage in body.stages)
+    return Traffic(
+        flops=flops,
+        compulsory_bytes=compulsory,
+        bytes_at=bytes_at,
+        flop_efficiency=flop_efficiency,
+        dtype="float64" if any(stage.dtype.name == "float64" for stage in body.stages) else "float32",
+    )
+
+
+def instruction_efficiency(stages: Iterable[Compute]) -> float:
+    """Share of the FMA peak that the instructions of `stages` allow: two operations each at best."""
+    stages = tuple(stages)
+    flops = sum(stage_flops(stage) for stage in stages)
+    instructions = sum(stage_instructions(stage) for stage in stages)
+    return min(1.0, flops / (2 * instructions)) if instructions else 1.0

@@ -1,0 +1,94 @@
+"""Legality: the claims that must hold before two regions become one, and the words for each refusal.
+
+A rule is wrong or right, never cheap or dear: profit is the planner's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from onepass.core.tensor import Shape
+from onepass.graph.ir import Graph, Node
+from onepass.loops.ir import Expr, Index, Load
+from onepass.loops.walk import loads
+from onepass.ops.opdef import Compute
+
+REASONS: Mapping[str, str] = {
+    "fused": "producer and consumer share one loop nest",
+    "row_in_cache": "the row stays in cache between the passes of a reduction",
+    "graph_boundary": "the user gives or receives this value, so it lies in memory",
+    "view": "only the shape's name changes: no element is moved",
+    "also_output": "fused, and written too because something else reads it",
+    "no_cycle": "the consumer also depends on the producer by another way",
+    "one_reduction": "both reduce: the consumer needs finished sums of the whole tensor",
+    "same_space": "the consumer reads the producer at other places than it computes",
+    "prologue_would_repeat": "the producer would be computed again for every place of the window",
+    "several_consumers": "the value is also read elsewhere, so it is written in any case",
+    "form_mismatch": "no loop shape fits both",
+    "slower": "fusing would be slower by the cost model",
+    "switched_off": "fusion is switched off for these nodes",
+    "reads_constant": "a constant, laid out at compile time",
+}
+
+
+def reads(graph: Graph, node: Node, value: str) -> list[tuple[Compute, Load]]:
+    """Every place where `node` reads `value`: stage and load."""
+    names = {f"in{i}" for i, name in enumerate(node.inputs) if name == value}
+    return [
+        (stage, load)
+        for stage in graph.lowering(node).stages
+        for load in loads(stage.body)
+        if load.buffer in names
+    ]
+
+
+def is_in_place(stage: Compute, load: Load, shape: Shape) -> bool:
+    """Whether `stage` reads exactly the element that it computes."""
+    return load.fill is None and stage.type.shape == shape and _is_identity(stage, load.indices)
+
+
+def _is_identity(stage: Compute, indices: Iterable[Expr]) -> bool:
+    return all(
+        (isinstance(index, Index) and index.name == axis.name) or axis.extent == 1
+        for index, axis in zip(indices, stage.axes, strict=True)
+    )
+
+
+def same_space(graph: Graph, consumer: Node, value: str) -> bool:
+    """The consumer reads `value` at the very places it computes, so it can follow in the same loop."""
+    shape = graph.types[value].shape
+    found = reads(graph, consumer, value)
+    return bool(found) and all(is_in_place(stage, load, shape) for stage, load in found)
+
+
+def is_pointwise(graph: Graph, node: Node) -> bool:
+    """No stage of the node reduces."""
+    return not any(stage.reduce_axes for stage in graph.lowering(node).stages)
+
+
+def only_moves(graph: Graph, node: Node) -> bool:
+    """The node computes nothing: each element of its output is one element of an input."""
+    stages = graph.lowering(node).stages
+    return all(isinstance(stage.body, Load) and not stage.reduce_axes for stage in stages)
+
+
+def has_cycle(
+    first: frozenset[int], second: frozenset[int], successors: Mapping[int, Sequence[int]]
+) -> bool:
+    """Whether something outside `first | second` lies on a path from `first` to `second`.
+
+    Groups are sets of node positions; positions grow along every edge.
+    """
+    both, limit = first | second, max(second)
+    stack = [n for p in first for n in successors[p] if n not in both]
+    seen: set[int] = set()
+    while stack:
+        position = stack.pop()
+        if position in seen or position > limit:
+            continue
+        seen.add(position)
+        for after in successors[position]:
+            if after in both:
+                return True
+            stack.append(after)
+    return False
