@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from onepass.fuse.plan import Plan, Region
 from onepass.loops.ir import Home
@@ -16,6 +17,8 @@ from onepass.report import folding
 from onepass.report.flows import InnerEdge, Kind, NodeFlow, Transfer, homes_of, region_flow
 from onepass.report.units import bytes_text, plural
 
+# More rows than this nobody reads: the parts that move least are then drawn as one.
+_MOST_ROWS = 96
 # A value that more regions read (an attention mask) is the same for every block, wherever the block stands.
 _SHARED_READERS = 6
 
@@ -109,7 +112,47 @@ def flow_rows(before: Plan, after: Plan) -> tuple[Block | Fold, ...]:
         unfused.append([alone.get(node.name) if node.name not in seen else None for node in region.nodes])
         seen.update(node.name for node in region.nodes)
     parts = folding.fold(_signatures(after, flows))
-    return tuple(_build(part, after.regions, flows, unfused) for part in parts)
+    return _shorten([_build(part, after.regions, flows, unfused) for part in parts])
+
+
+def rows_of(parts: Sequence[Block | Fold]) -> list[Row]:
+    """All rows, in drawing order."""
+    return [row for p in parts for row in (p.rows if isinstance(p, Block) else rows_of(p.body))]
+
+
+def _shorten(parts: Sequence[Block | Fold]) -> tuple[Block | Fold, ...]:
+    """Keeps the parts that move most, up to `_MOST_ROWS` rows; each run of others becomes one row."""
+    room, kept = _MOST_ROWS, set()
+    if len(rows_of(parts)) <= room:
+        return tuple(parts)
+    sizes = [sum(lane.size_bytes for row in rows_of([part]) for lane in row.before) for part in parts]
+    for i in sorted(range(len(parts)), key=lambda i: -sizes[i]):
+        room -= len(rows_of([parts[i]]))
+        if room >= 0:
+            kept.add(i)
+    shown: list[Block | Fold] = []
+    for is_kept, run in groupby(range(len(parts)), key=lambda i: i in kept):
+        indices = list(run)
+        shown += [parts[i] for i in indices] if is_kept else [_omission([parts[i] for i in indices])]
+    return tuple(shown)
+
+
+def _omission(parts: Sequence[Block | Fold]) -> Block:
+    rows = rows_of(parts)
+    before, after = (
+        tuple(
+            Lane(kind, is_write, sum(lane.size_bytes for lane in lanes), f"{len(lanes)} transfers")
+            for is_write in (False, True)
+            for kind in ("model", "intermediate", "weights")
+            if (lanes := [a for row in side for a in row if a.kind == kind and a.is_write == is_write])
+        )
+        for side in ([row.before for row in rows], [row.after for row in rows])
+    )
+    count = sum(row.copies for row in rows)
+    name = f"{rows[0].name} … {rows[-1].name}"
+    row = Row(f"{count} operators", name, name, 1, True, before, after, ())
+    saved = sum(lane.size_bytes for lane in before) - sum(lane.size_bytes for lane in after)
+    return Block("omission", 1, saved, (row,))
 
 
 def _build(

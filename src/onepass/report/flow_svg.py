@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onepass.fuse.plan import Plan
-from onepass.report.flow_rows import Block, Fold, Inner, Lane, Row, flow_rows
+from onepass.report.flow_rows import Block, Fold, Inner, Lane, Row, flow_rows, rows_of
 from onepass.report.flows import Totals, totals
 from onepass.report.svg import (
     BLUE,
@@ -109,7 +109,7 @@ class _Layout:
 def before_after_svg(before: Plan, after: Plan) -> str:
     """The picture of both plans side by side, as an SVG document."""
     parts = flow_rows(before, after)
-    rows = [row for block in _blocks(parts) for row in block.rows]
+    rows = rows_of(parts)
     most = max((lane.size_bytes for row in rows for lane in (*row.before, *row.after)), default=1)
     layout = _Layout(parts, (32.0 if len(rows) <= 10 else 22.0) / max(most, 1))
     canvas = Canvas()
@@ -131,10 +131,6 @@ def before_after_svg(before: Plan, after: Plan) -> str:
         width, layout.y + 16, f"Data flow of {after.graph.name} before and after fusion",
         f"{was.kernels} kernels move {saved} in {now.kernels} kernels.",
     )  # fmt: skip
-
-
-def _blocks(parts: Sequence[Block | Fold]) -> list[Block]:
-    return [b for part in parts for b in ([part] if isinstance(part, Block) else _blocks(part.body))]
 
 
 def _draw_title(canvas: Canvas, model: str, was: Totals, now: Totals, is_folded: bool) -> None:

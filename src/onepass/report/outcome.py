@@ -129,8 +129,8 @@ def verdict(outcome: Outcome) -> tuple[str, ...]:
     return (
         f"{seconds_text(unfused.min_s)} unfused, {seconds_text(fused.min_s)} fused "
         f"(minimum of interleaved runs on the same input, {threads}).",
-        f"Intermediate traffic to memory goes from {bytes_text(unfused.intermediate_bytes)} to "
-        f"{bytes_text(fused.intermediate_bytes)} ({share_text(outcome.intermediate_bytes_cut)} less), "
+        f"Intermediate values written and read back: {bytes_text(unfused.intermediate_bytes)} before, "
+        f"{bytes_text(fused.intermediate_bytes)} after ({share_text(outcome.intermediate_bytes_cut)} less), "
         f"in {fused.kernels:,} kernels instead of {unfused.kernels:,}.",
         f"{_equality(error)} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
         f"{error.unfused_relative_l2:.1e} unfused; largest difference between the two {error.max_abs:.1e}.",

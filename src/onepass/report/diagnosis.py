@@ -1,0 +1,231 @@
+"""The diagnosis: for each operator what holds it up, from the unfused plan and, once run, its trace.
+
+In: Plan, Trace or None, Machine, workers. Out: one `OpRow` an operator, as JSON and as a table; and
+how far the cost model was off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+from rich.table import Table
+from rich.text import Text
+
+from onepass.core.errors import UserError
+from onepass.cost.machine import LEVELS, Machine
+from onepass.cost.roofline import Estimate
+from onepass.fuse.plan import Plan, Region
+from onepass.report.ledger import check_name, decision_json
+from onepass.report.units import bytes_text, count_text, seconds_text, share_text
+from onepass.runtime.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSplit:
+    """Where the seconds of a kernel go. `other_s` is measured time that the model does not explain."""
+
+    computing_s: float
+    waiting_s: float
+    launch_s: float
+    other_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.computing_s + self.waiting_s + self.launch_s + self.other_s
+
+
+def split_time(estimate: Estimate, seconds: float) -> TimeSplit:
+    """Splits `seconds` as the model does: computing, then waiting for data beyond that, then launching.
+
+    Computing and transfers overlap, so only what a transfer takes longer than computing is waiting.
+    """
+    waiting = max(0.0, estimate.seconds - estimate.launch_s - estimate.compute_s)
+    scale = min(1.0, seconds / estimate.seconds) if estimate.seconds else 0.0
+    return TimeSplit(
+        estimate.compute_s * scale,
+        waiting * scale,
+        estimate.launch_s * scale,
+        max(0.0, seconds - estimate.seconds),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpRow:
+    """One kernel of the plan. Bytes and operations are counts, times seconds, shares of one.
+
+    `moved_bytes` is the traffic at the level that moves most; `share_of_peak` refers to arithmetic,
+    `share_of_bandwidth` to the roof of the level that bounds the kernel (None where none does).
+    Shares refer to the measured seconds, or to the predicted ones before a run.
+    """
+
+    region: int
+    node: str
+    op: str
+    operations: int
+    minimum_bytes: int
+    moved_bytes: int
+    moved_bytes_at: dict[str, int]
+    operations_per_byte: float
+    bound: str
+    predicted_s: float
+    measured_s: float | None
+    share_of_peak: float
+    share_of_bandwidth: float | None
+    waiting_share: float
+    launch_share: float
+    share_of_total: float
+
+    @property
+    def seconds(self) -> float:
+        """Measured, or predicted where not measured."""
+        return self.predicted_s if self.measured_s is None else self.measured_s
+
+
+@dataclass(frozen=True, slots=True)
+class ModelError:
+    """|predicted - measured| / measured over all kernels: median, worst, and where the worst is."""
+
+    median: float
+    worst: float
+    worst_kernel: str
+    kernels: int
+
+
+def diagnose(plan: Plan, trace: Trace | None, machine: Machine, workers: int) -> tuple[OpRow, ...]:
+    """One row for each region of `plan` that launches something, in the order they run."""
+    measured = trace.seconds_of_region() if trace else {}
+    regions = [region for region in plan.regions if region.estimate.traffic.launches]
+    total = sum(measured.get(region.id, region.estimate.seconds) for region in regions)
+    return tuple(_row(region, measured.get(region.id), total, machine, workers) for region in regions)
+
+
+def _row(region: Region, measured: float | None, total: float, machine: Machine, workers: int) -> OpRow:
+    estimate, traffic = region.estimate, region.estimate.traffic
+    seconds = estimate.seconds if measured is None else measured
+    split = split_time(estimate, seconds)
+    per_s = 1 / seconds if seconds else 0.0
+    at: dict[str, int] = {level: traffic.bytes_at.get(level, 0) for level in LEVELS if level != "l1"}
+    bandwidth = None
+    for level in LEVELS:
+        if level == estimate.bound:
+            bandwidth = at.get(level, 0) * per_s / machine.bandwidth_bytes_per_s(level, workers)
+    return OpRow(
+        region=region.id,
+        node=region.name,
+        op=" + ".join(dict.fromkeys(node.spelling or node.op for node in region.nodes)),
+        operations=traffic.flops,
+        minimum_bytes=traffic.compulsory_bytes,
+        moved_bytes=max(at.values()),
+        moved_bytes_at=at,
+        operations_per_byte=traffic.flops_per_byte,
+        bound=estimate.bound,
+        predicted_s=estimate.seconds,
+        measured_s=measured,
+        share_of_peak=traffic.flops * per_s / machine.peak_flops_per_s(traffic.dtype, workers),
+        share_of_bandwidth=bandwidth,
+        waiting_share=split.waiting_s * per_s,
+        launch_share=split.launch_s * per_s,
+        share_of_total=seconds / total if total else 0.0,
+    )
+
+
+def model_error(rows: Sequence[OpRow]) -> ModelError | None:
+    """How far predictions are from measurements; None where nothing was measured."""
+    errors = [
+        (abs(row.predicted_s - row.measured_s) / row.measured_s, row.node) for row in rows if row.measured_s
+    ]
+    if not errors:
+        return None
+    worst, kernel = max(errors)
+    return ModelError(median(error for error, _ in errors), worst, kernel, len(errors))
+
+
+def diagnosis_json(rows: Sequence[OpRow]) -> dict[str, object]:
+    """Rows, their totals, and the model's error, as plain data."""
+    error = model_error(rows)
+    return {
+        "ops": [asdict(row) for row in rows],
+        "predicted_s": sum(row.predicted_s for row in rows),
+        "measured_s": sum(row.measured_s or 0.0 for row in rows) if error else None,
+        "model_error": asdict(error) if error else None,
+    }
+
+
+def diagnosis_table(rows: Sequence[OpRow], limit: int = 40) -> Table:
+    """The `limit` most expensive rows, the dearest first."""
+    shown = sorted(rows, key=lambda row: -row.seconds)[:limit]
+    left = len(rows) - len(shown)
+    table = Table(caption=f"and {left} cheaper ones" if left else None, caption_justify="left")
+    for heading in ("node", "op"):
+        table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=36)
+    for heading in ("operations", "min bytes", "moved", "ops/byte", "bound", "predicted", "measured",
+                    "of peak", "waiting", "launch", "of total"):  # fmt: skip
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in shown:
+        table.add_row(*map(Text, _cells(row)))
+    return table
+
+
+def _cells(row: OpRow) -> tuple[str, ...]:
+    return (
+        row.node,
+        row.op,
+        count_text(row.operations, ""),
+        bytes_text(row.minimum_bytes),
+        bytes_text(row.moved_bytes),
+        f"{row.operations_per_byte:.3g}",
+        row.bound,
+        seconds_text(row.predicted_s),
+        "–" if row.measured_s is None else seconds_text(row.measured_s),
+        share_text(row.share_of_peak),
+        share_text(row.waiting_share),
+        share_text(row.launch_share),
+        share_text(row.share_of_total),
+    )
+
+
+def node_row(plan: Plan, rows: Sequence[OpRow], name: str) -> OpRow:
+    """The row of the kernel that runs node `name`. Raises UserError for an unknown name and for a view."""
+    check_name(name, [node.name for node in plan.graph.nodes])
+    region = next(region for region in plan.regions if any(node.name == name for node in region.nodes))
+    for row in rows:
+        if row.region == region.id:
+            return row
+    raise UserError("this node only renames elements: no kernel runs for it", where=name)
+
+
+def node_json(plan: Plan, rows: Sequence[OpRow], name: str) -> dict[str, object]:
+    """Everything about node `name`: its row, and the decisions on its edges in `plan`."""
+    edges = [decision_json(d) for d in plan.decisions if name in (d.producer, d.consumer)]
+    return {**asdict(node_row(plan, rows, name)), "decisions": edges}
+
+
+def node_table(plan: Plan, rows: Sequence[OpRow], name: str) -> Table:
+    """`node_json` as a table with one fact a line."""
+    row = node_row(plan, rows, name)
+    table = Table(title=Text(f"{name} ({row.op})"), show_header=False)
+    levels = ", ".join(f"{level} {bytes_text(size)}" for level, size in row.moved_bytes_at.items())
+    facts = (
+        ("operations", count_text(row.operations, "flop")),
+        ("minimum bytes", bytes_text(row.minimum_bytes)),
+        ("moved bytes", levels),
+        ("operations per byte", f"{row.operations_per_byte:.3g}"),
+        ("bound", row.bound),
+        ("predicted", seconds_text(row.predicted_s)),
+        ("measured", "not measured" if row.measured_s is None else seconds_text(row.measured_s)),
+        ("share of peak", share_text(row.share_of_peak)),
+        ("share of bandwidth", "–" if row.share_of_bandwidth is None else share_text(row.share_of_bandwidth)),
+        ("waiting on data", share_text(row.waiting_share)),
+        ("launching", share_text(row.launch_share)),
+        ("share of total", share_text(row.share_of_total)),
+    )
+    for fact in facts:
+        table.add_row(*map(Text, fact))
+    for d in plan.decisions:
+        if name in (d.producer, d.consumer):
+            label = f"{d.producer or 'model input'} → {d.consumer or 'model output'}"
+            table.add_row(Text(label), Text(f"{d.home}: {d.detail}"))
+    return table
