@@ -33,6 +33,23 @@ def test_outputs_are_fresh(chain: MakeChain) -> None:
     assert np.array_equal(first, kept)
 
 
+def test_memory_of_a_result_is_used_again_only_when_it_is_gone(linked: Linked) -> None:
+    kind = TensorType(F32, (1 << 20,))
+    program = Program(
+        linked, [Launch(0, "fadd", ("x", "x", "o"))], {"x": ("input", 0), "o": ("output", 0)},
+        {}, [("x", kind)], [("o", kind)], 0, 1,
+    )  # fmt: skip
+    x = np.ones(kind.shape, np.float32)
+    results = [program.run([x])[0] for _ in range(4)]
+    assert len({result.ctypes.data for result in results}) == 4
+    view = results[-1][5:10]
+    address = results[-2].ctypes.data
+    del results
+    again = [program.run([x])[0] for _ in range(3)]
+    assert again[0].ctypes.data == address
+    assert all(not np.shares_memory(view, result) for result in again)
+
+
 def test_inputs_may_be_strided_or_unaligned(chain: MakeChain) -> None:
     program = chain(2)
     wide = np.repeat(X, 2)

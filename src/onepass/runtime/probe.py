@@ -30,8 +30,8 @@ _FMA_STEPS = 200_000
 # Bytes that one worker moves per launch: about a millisecond each at what such levels usually give, so
 # that some run falls between two time slices of other programs.
 _MOVED = {"l1": 100 * MIB, "l2": 64 * MIB, "l3": 96 * MIB}
-_MEMORY_BYTES, _MEMORY_EVERY = 256 * MIB, 5
-"""Both streams together, at least; a launch takes 20 times longer than the others: so every fifth round."""
+_MEMORY_BYTES, _MEMORY_EVERY = 256 * MIB, 3
+"""Both streams together, at least; a launch takes 20 times longer than the others: so every third round."""
 _UNROLL = 8
 """Vectors a step: covers the latency of an add (4 cycles) at two loads a cycle."""
 _STAGGER = 2048
@@ -70,7 +70,7 @@ def measure_roofs(
     return tuple(roofs)
 
 
-_LAUNCH_METHOD = f"call of an empty kernel and a barrier, mean of {_LAUNCHES} in a row, entry subtracted; least of many runs"
+_LAUNCH_METHOD = f"an empty kernel and a barrier, mean of {_LAUNCHES} in a row less the entry; least of many"
 
 
 def _least_seconds(code: Linked, some: Sequence[Measure], workers: int) -> tuple[list[float], float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ from onepass.runtime.workers import pool_of
 Array = npt.NDArray[Any]
 Slot = tuple[Literal["arena", "input", "output"], int] | tuple[Literal["constant"], str]
 """Where a buffer lies: an offset in the arena, the number of an input or output, or a constant's name."""
+
+
+_KEPT_FROM = 1 << 20
+"""Results of this many bytes are worth keeping; smaller ones come from the C library's own store."""
+_UNSHARED = 2
+"""References to an array that only its list holds: the list's, and that of the question itself."""
 
 
 class Linked(Protocol):
@@ -73,6 +80,7 @@ class Program:
         self._numpy_in = [kind.dtype.numpy for _, kind in self.inputs]
         self._numpy_out = [kind.dtype.numpy for _, kind in self.outputs]
         self._staged: dict[int, Array] = {}
+        self._kept: list[list[Array]] = [[] for _ in self.outputs]
         self._patches = self._fill_tables(slots)
 
     def _fill_tables(self, slots: Mapping[str, Slot]) -> list[npt.NDArray[np.intp]]:
@@ -124,18 +132,31 @@ class Program:
         return Trace(each, float(whole.min()), statistics.median(whole.tolist()), runs, self.workers)
 
     def _run(self, ready: Sequence[Array], stamps: npt.NDArray[np.int64] | None) -> tuple[Array, ...]:
-        results = tuple(
-            aligned_empty(kind.shape, dtype)
-            for (_, kind), dtype in zip(self.outputs, self._numpy_out, strict=True)
-        )
         pool = pool_of(self.workers)
         with pool.lock:
+            results = tuple(self._output(i) for i in range(len(self.outputs)))
             readable = [self._staged_input(i, array) for i, array in enumerate(ready)]
             for array, entries in zip((*readable, *results), self._patches, strict=True):
                 self._table[entries] = array.ctypes.data
             times = 0 if stamps is None else stamps.ctypes.data
             pool.run(self._calls.ctypes.data, len(self.launches), times)
         return results
+
+    def _output(self, i: int) -> Array:
+        """Memory for output `i` that nobody else can see: new, or of an earlier result that is gone.
+
+        New memory of many megabytes costs as much time as writing it twice, since the system clears it
+        page by page; so the last two results of an output are used again once the caller drops them.
+        """
+        (_, kind), dtype, kept = self.outputs[i], self._numpy_out[i], self._kept[i]
+        for at in range(len(kept)):
+            if sys.getrefcount(kept[at]) == _UNSHARED:
+                return _place(kept[at], kind.shape, dtype)
+        raw = _allocate(kind.size_bytes)
+        if kind.size_bytes >= _KEPT_FROM:
+            kept.append(raw)
+            del kept[:-2]
+        return _place(raw, kind.shape, dtype)
 
     def _staged_input(self, i: int, array: Array) -> Array:
         """Input `i` as kernels read it: itself, or copied to memory that is kept, so its pages are warm."""
@@ -181,16 +202,24 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
     Raises UserError when there is not enough memory.
     """
-    size = math.prod(shape) * dtype.itemsize
-    alignment = alignment_of(size)
+    return _place(_allocate(math.prod(shape) * dtype.itemsize), shape, dtype)
+
+
+def _allocate(size: int) -> Array:
+    """`size` bytes and room to align them."""
     try:
-        raw = np.empty(size + alignment, np.uint8)
+        return np.empty(size + alignment_of(size), np.uint8)
     except (MemoryError, ValueError) as error:
         raise UserError(
             f"not enough memory: the model needs {size:,} bytes in one piece",
             remedy="use a smaller batch or image size",
         ) from error
-    skip = -raw.ctypes.data % alignment
+
+
+def _place(raw: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The aligned array inside `raw`, which it keeps alive."""
+    size = math.prod(shape) * dtype.itemsize
+    skip = -raw.ctypes.data % alignment_of(size)
     return raw[skip : skip + size].view(dtype).reshape(shape)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from onepass.core.errors import OptionError, UserError
 from onepass.runtime.entry import entry, new_block
+from onepass.runtime.host import available_cores
 
 MOST_WORKERS = 1024
 """More than this is a slip of the keyboard, not a machine."""
@@ -113,9 +114,8 @@ def worker_count(requested: int | None = None) -> int:
                 f"ONEPASS_NUM_THREADS is '{text}', which is not a whole number",
                 remedy=f"set it to a number from 1 to {MOST_WORKERS}, or unset it",
             ) from error
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota()
-    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
+    return available_cores() if quota is None else max(1, min(available_cores(), math.ceil(quota)))
 
 
 def _checked(count: int, source: str) -> int:
