@@ -114,6 +114,8 @@ class Groups:
             return "several_consumers" if leaves else ""
         if not all(rules.only_moves(self.graph, node) for node in producer.shaped.nodes):
             return "prologue_would_repeat"
+        if self.context.layouts.get(value, PLAIN).is_padded:
+            return "border_of_zeros"
         if leaves:
             return "several_consumers"
         return "" if self._keeps_lanes(producer, value) else "prologue_would_repeat"

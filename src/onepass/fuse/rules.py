@@ -23,6 +23,7 @@ REASONS: Mapping[str, str] = {
     "one_reduction": "both reduce: the consumer needs finished sums of the whole tensor",
     "same_space": "the consumer reads the producer at other places than it computes",
     "prologue_would_repeat": "the producer would be computed again for every place of the window",
+    "border_of_zeros": "written once with a border of zeros, so that the window reads without guards",
     "several_consumers": "the value is also read elsewhere, so it is written in any case",
     "form_mismatch": "no loop shape fits both",
     "slower": "fusing would be slower by the cost model",

@@ -1,0 +1,177 @@
+"""The path of a model, top to bottom: graph -> plan -> kernels -> machine code -> program.
+
+In: a graph with static shapes, the settings and the machine. Out: a `Compiled`: the plan with its ledger
+beside a program that runs. Every step of the compiler is called from this page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onepass.core.settings import Settings
+from onepass.cost.machine import Machine
+from onepass.forms.nest import Built
+from onepass.forms.packing import Packed
+from onepass.forms.regions import Context, Shaped, build_region
+from onepass.forms.traffic import value_bytes
+from onepass.fuse.layouts import assign_layouts
+from onepass.fuse.plan import Plan
+from onepass.fuse.planner import FuseMode, make_plan
+from onepass.graph.ir import Graph
+from onepass.graph.passes.constants import fold_constants
+from onepass.graph.passes.dead import drop_dead_nodes
+from onepass.graph.passes.views import simplify_views
+from onepass.loops.ir import Kernel
+from onepass.loops.printer import print_kernel
+from onepass.ops.opdef import Array
+from onepass.runtime.arena import Lifetime, plan_arena
+from onepass.runtime.program import Launch, Program, Slot
+from onepass.targets.cache import CacheEvent, CodeCache
+from onepass.targets.llvm.description import TargetDescription
+from onepass.targets.llvm.emit import emit
+from onepass.targets.llvm.compile import link
+from onepass.targets.llvm.parallel import compile_many
+
+GRAPH_PASSES = (simplify_views, fold_constants, drop_dead_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One model for one set of shapes: what was decided, and the code that does it."""
+
+    plan: Plan
+    program: Program
+    kernels: Mapping[str, Kernel]
+    events: tuple[CacheEvent, ...]
+    compile_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A region's kernel under its final name, and the buffers behind its parameters."""
+
+    region: int
+    kernel: Kernel
+    args: tuple[str, ...]
+
+
+def compile_graph(
+    graph: Graph, settings: Settings, machine: Machine, target: TargetDescription, workers: int
+) -> Compiled:
+    """Compiles `graph` as `settings` ask; raises `UserError` for what the user can mend."""
+    started = time.perf_counter()
+    for step in GRAPH_PASSES:
+        graph = step(graph)
+    graph, layouts = assign_layouts(graph, target.vector_bits // 32)
+    context = Context(graph, layouts, machine, workers, settings.rewrites)
+    planned = make_plan(context, FuseMode.parse(settings.fuse))
+    constants: dict[str, Array] = {}
+    placed = [
+        _place(context, number, shaped, constants)
+        for number, shaped in enumerate(planned.shaped)
+        if shaped is not None and graph.types[shaped.outputs[0]].size > 0
+    ]
+    kernels = {item.kernel.name: item.kernel for item in placed}
+    objects, events = _machine_code(kernels, target, settings)
+    slots, arena_bytes = _allocate(context, planned.plan, placed, constants)
+    program = Program(
+        link(objects),
+        [Launch(item.region, item.kernel.name, item.args) for item in placed],
+        slots,
+        constants,
+        [(name, graph.types[name]) for name in graph.inputs],
+        [(name, graph.types[name]) for name in graph.outputs],
+        arena_bytes,
+        workers,
+    )
+    plan = replace(planned.plan, arena_bytes=arena_bytes)
+    return Compiled(plan, program, kernels, events, time.perf_counter() - started)
+
+
+def _place(context: Context, number: int, shaped: Shaped, constants: dict[str, Array]) -> _Placed:
+    """Builds a region's kernel and lays out the constants that it reads."""
+    built: Built = build_region(context, shaped)
+    text = print_kernel(built.kernel)
+    name = "k" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    args = []
+    for arg in built.args:
+        if arg in built.packed:
+            label = _packed_label(built.packed[arg])
+            if label not in constants:
+                constants[label] = built.packed[arg].pack(_constant(context, shaped, built.packed[arg].source))
+        elif arg in shaped.body.constants or arg in context.graph.constants:
+            label = f"constant:{arg}"
+            constants[label] = _constant(context, shaped, arg)
+        else:
+            label = arg
+        args.append(label)
+    return _Placed(number, replace(built.kernel, name=name), tuple(args))
+
+
+def _packed_label(packed: Packed) -> str:
+    return f"packed:{packed.source}:{hashlib.sha256(repr(packed).encode()).hexdigest()[:16]}"
+
+
+def _constant(context: Context, shaped: Shaped, name: str) -> Array:
+    made = shaped.body.constants.get(name)
+    return made if made is not None else context.graph.constants[name]
+
+
+def _machine_code(
+    kernels: Mapping[str, Kernel], target: TargetDescription, settings: Settings
+) -> tuple[dict[str, bytes], tuple[CacheEvent, ...]]:
+    """Object code of every kernel, from the cache where it is there."""
+    cache = CodeCache.default() if settings.cache else CodeCache(None)
+    objects: dict[str, bytes] = {}
+    for name in kernels:
+        found = cache.get(name, target)
+        if found is not None:
+            objects[name] = found
+    missing = [kernel for name, kernel in kernels.items() if name not in objects]
+    for kernel, code in zip(missing, compile_many([emit(k, target) for k in missing], target), strict=True):
+        objects[kernel.name] = code.object_bytes
+        cache.put(kernel.name, target, code.object_bytes)
+    return objects, tuple(cache.events)
+
+
+def _allocate(
+    context: Context, plan: Plan, placed: list[_Placed], constants: Mapping[str, Array]
+) -> tuple[dict[str, Slot], int]:
+    """Where every buffer lies; views lie where their source does."""
+    graph = context.graph
+    slots: dict[str, Slot] = {name: ("constant", name) for name in constants}
+    slots |= {name: ("input", at) for at, name in enumerate(graph.inputs)}
+    slots |= {name: ("output", at) for at, name in enumerate(graph.outputs)}
+    source: dict[str, str] = {}
+    for region in plan.regions:
+        if region.form == "view":
+            node = region.nodes[0]
+            source[node.outputs[0]] = source.get(node.inputs[0], node.inputs[0])
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for at, item in enumerate(placed):
+        for arg in item.args:
+            name = source.get(arg, arg)
+            first.setdefault(name, at)
+            last[name] = at
+    lives = [
+        Lifetime(name, value_bytes(graph, context.layouts, name), first[name], last[name])
+        for name in first
+        if name not in slots
+    ]
+    arena = plan_arena(lives)
+    slots |= {name: ("arena", offset) for name, offset in arena.offsets.items()}
+    slots |= {view: slots[name] for view, name in source.items() if name in slots}
+    return slots, arena.size_bytes
+
+
+def as_float64_error(actual: Array, expected: Array) -> float:
+    """Relative L2 error of `actual` against `expected`, 0 for two empty or equal arrays."""
+    difference = actual.astype(np.float64) - expected.astype(np.float64)
+    norm = float(np.linalg.norm(expected.astype(np.float64)))
+    return float(np.linalg.norm(difference)) / norm if norm else float(np.linalg.norm(difference))
