@@ -100,6 +100,8 @@ class Arithmetic(Writer):
             return self.op(f"fmul {kind} {a}, {a}")
         if b == constant(3.0, dtype, lanes):
             return self.op(f"fmul {kind} {self.op(f'fmul {kind} {a}, {a}')}, {a}")
+        if b == constant(0.5, dtype, lanes):
+            return self.intrinsic("sqrt", dtype, lanes, a)  # so does numpy, also for -inf
         if b == constant(1.0, dtype, lanes):
             return a
         if b == constant(-1.0, dtype, lanes):
@@ -148,12 +150,6 @@ class Arithmetic(Writer):
             out = self.select(wrong, self.op(fixed), out or rest, dtype, lanes)
         out = out or rest
         return self.select(by_zero, zero, out, dtype, lanes) if by_zero else out
-
-    def fma(self, a: str, b: str, c: str, dtype: DType, lanes: int) -> str:
-        """`a * b + c`, rounded once; integers wrap."""
-        if dtype.is_float:
-            return self.intrinsic("fma", dtype, lanes, a, b, c)
-        return self.binary("add", self.binary("mul", a, b, dtype, lanes), c, dtype, lanes)
 
     def unary(self, op: str, x: str, dtype: DType, lanes: int) -> str:
         """`op(x)`; predicates give a bool."""

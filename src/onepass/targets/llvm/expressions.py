@@ -125,8 +125,8 @@ class Expressions(Addressing):
         dtype = expr.dtype
         if a[1] or b[1] or c[1]:
             operands = self.spread(a, dtype), self.spread(b, dtype), self.spread(c, dtype)
-            return self.fma(*operands, dtype, self.extent), True
-        return self.fma(a[0], b[0], c[0], dtype, 0), False
+            return self.intrinsic("fma", dtype, self.extent, *operands), True
+        return self.intrinsic("fma", dtype, 0, a[0], b[0], c[0]), False
 
     def _binary(self, expr: Binary) -> Value:
         dtype = expr.a.dtype
