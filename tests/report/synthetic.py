@@ -164,7 +164,8 @@ def _plan(b: Builder, graph: Graph, groups: Sequence[Sequence[str]], cached: Map
         writes = tuple(v for v in made if v in graph.outputs or v in leaves)
         moved = sum(graph.types[v].size_bytes for v in (*reads, *writes))
         view = nodes[0].spelling == "Flatten"
-        levels = {"l2": int(moved * 1.5), "l3": moved, "memory": moved if moved > 8e6 else moved // 8}
+        level = "memory" if moved > 8e6 else "l3"
+        levels = {"l2": moved // 4, level: moved}
         traffic = Traffic(sum(b.flops[n] for n in group), 0 if view else moved, {} if view else levels,
                           launches=0 if view else 1, flop_efficiency=0.9)  # fmt: skip
         form = "contraction" if nodes[0].spelling in ("Conv", "Gemm") else "pointwise"
@@ -191,7 +192,7 @@ def _decision(graph, value, source, end, region_of, regions, cached) -> Decision
         reason = "graph_boundary" if not (source and end) else "no_form"
         return Decision(value, source, end, home, reason, "No form holds both nodes in one loop nest.", size,
                         {}, seconds)  # fmt: skip
-    saved = {"l2": 2 * size, "l3": 2 * size, "memory": 2 * size}
+    saved = {"l3" if size < 4e6 else "memory": 2 * size}
     return Decision(value, source, end, home, "pays", f"Saves {2 * size} bytes of traffic.", size, saved,
                     seconds, "memory", seconds * 1.4)  # fmt: skip
 

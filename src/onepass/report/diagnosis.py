@@ -56,8 +56,8 @@ def split_time(estimate: Estimate, seconds: float) -> TimeSplit:
 class OpRow:
     """One kernel of the plan. Bytes and operations are counts, times seconds, shares of one.
 
-    `moved_bytes` is the traffic at the level that moves most; `share_of_peak` refers to arithmetic,
-    `share_of_bandwidth` to the roof of the level that bounds the kernel (None where none does).
+    `moved_bytes` is the sum of `moved_bytes_at`, by the level that serves them; `share_of_peak`
+    refers to arithmetic, `share_of_bandwidth` to the roof of the level that bounds the kernel (None where none does).
     Shares refer to the measured seconds, or to the predicted ones before a run.
     """
 
@@ -118,7 +118,7 @@ def _row(region: Region, measured: float | None, total: float, machine: Machine,
         op=" + ".join(dict.fromkeys(node.spelling or node.op for node in region.nodes)),
         operations=traffic.flops,
         minimum_bytes=traffic.compulsory_bytes,
-        moved_bytes=max(at.values()),
+        moved_bytes=sum(at.values()),
         moved_bytes_at=at,
         operations_per_byte=traffic.flops_per_byte,
         bound=estimate.bound,

@@ -100,11 +100,12 @@ class Fold:
 def flow_rows(before: Plan, after: Plan) -> tuple[Block | Fold, ...]:
     """The tree, in the order in which the regions run."""
     homes = homes_of(after)
-    flows = [region_flow(region, after.graph, homes) for region in after.regions]
+    flows = [region_flow(region, after, homes) for region in after.regions]
+    was_homes = homes_of(before)
     alone = {
         flow.node.name: flow
         for region in before.regions
-        for flow in region_flow(region, before.graph, homes_of(before))
+        for flow in region_flow(region, before, was_homes)
     }
     seen: set[str] = set()
     unfused = []
@@ -127,9 +128,10 @@ def _shorten(parts: Sequence[Block | Fold]) -> tuple[Block | Fold, ...]:
         return tuple(parts)
     sizes = [sum(lane.size_bytes for row in rows_of([part]) for lane in row.before) for part in parts]
     for i in sorted(range(len(parts)), key=lambda i: -sizes[i]):
-        room -= len(rows_of([parts[i]]))
-        if room >= 0:
+        rows = len(rows_of([parts[i]]))
+        if rows <= room:
             kept.add(i)
+            room -= rows
     shown: list[Block | Fold] = []
     for is_kept, run in groupby(range(len(parts)), key=lambda i: i in kept):
         indices = list(run)

@@ -29,7 +29,7 @@ from onepass.report.svg import (
 )
 from onepass.report.units import bytes_text, elide, plural, share_text, text_width
 
-_MARGIN, _BAR, _REACH, _PAD, _BOX, _GUTTER, _BETWEEN = 26, 32, 150, 14, 214, 34, 40
+_MARGIN, _BAR, _REACH, _PAD, _BOX, _GUTTER, _BETWEEN = 26, 32, 150, 14, 222, 34, 40
 _PANEL = _BAR + _REACH + _PAD + _BOX + _GUTTER
 _TOP, _BRACKET = 246, 84
 _ROW_MIN, _INNER_GAP, _HEADER, _BLOCK_GAP, _FOLD_PAD = 42.0, 26.0, 24.0, 12.0, 12.0

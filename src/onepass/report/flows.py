@@ -2,7 +2,7 @@
 
 In: a Plan. Out: for each region one `NodeFlow` a node, and totals of the plan. The counting rule: a
 region reads each value from outside once, at the first node that needs it, and writes each of its
-outputs once. A view (no launch) moves nothing.
+outputs once, as large as it lies in memory. A view (no launch) moves nothing.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onepass.forms.traffic import value_bytes
 from onepass.fuse.plan import Plan, Region
-from onepass.graph.ir import Graph, Node
+from onepass.graph.ir import Node
 from onepass.loops.ir import Home
 
 Kind = Literal["intermediate", "weights", "model"]
@@ -71,8 +72,8 @@ def homes_of(plan: Plan) -> dict[tuple[str, str], Home]:
     return {(decision.value, decision.consumer): decision.home for decision in plan.decisions}
 
 
-def region_flow(region: Region, graph: Graph, homes: dict[tuple[str, str], Home]) -> tuple[NodeFlow, ...]:
-    """The flow of each node of `region`, in its order."""
+def region_flow(region: Region, plan: Plan, homes: dict[tuple[str, str], Home]) -> tuple[NodeFlow, ...]:
+    """The flow of each node of `region`, in its order; `homes` are `homes_of(plan)`."""
     if region.estimate.traffic.launches == 0:
         return tuple(NodeFlow(node, (), (), ()) for node in region.nodes)
     made: dict[str, int] = {}
@@ -81,13 +82,13 @@ def region_flow(region: Region, graph: Graph, homes: dict[tuple[str, str], Home]
     for index, node in enumerate(region.nodes):
         inputs = [name for name in dict.fromkeys(node.inputs) if name]
         inner = tuple(
-            InnerEdge(name, made[name], index, homes.get((name, node.name), "register"), _size(graph, [name]))
+            InnerEdge(name, made[name], index, homes.get((name, node.name), "register"), _size(plan, [name]))
             for name in inputs
             if name in made
         )
         fresh = [name for name in inputs if name not in made and name not in seen]
         seen.update(fresh)
-        flows.append(NodeFlow(node, _reads(fresh, graph), _writes(node, region, graph), inner))
+        flows.append(NodeFlow(node, _reads(fresh, plan), _writes(node, region, plan), inner))
         made.update((name, index) for name in node.outputs if name)
     return tuple(flows)
 
@@ -95,7 +96,7 @@ def region_flow(region: Region, graph: Graph, homes: dict[tuple[str, str], Home]
 def totals(plan: Plan) -> Totals:
     """Counts and bytes of the whole plan."""
     homes = homes_of(plan)
-    flows = [flow for region in plan.regions for flow in region_flow(region, plan.graph, homes)]
+    flows = [flow for region in plan.regions for flow in region_flow(region, plan, homes)]
     reads = [transfer for flow in flows for transfer in flow.reads]
     writes = [transfer for flow in flows for transfer in flow.writes]
     by_kind = {
@@ -112,25 +113,26 @@ def totals(plan: Plan) -> Totals:
     )
 
 
-def _reads(names: Sequence[str], graph: Graph) -> tuple[Transfer, ...]:
+def _reads(names: Sequence[str], plan: Plan) -> tuple[Transfer, ...]:
+    graph = plan.graph
     weights = tuple(name for name in names if name in graph.constants)
     found = [
-        Transfer("model" if name in graph.inputs else "intermediate", (name,), _size(graph, [name]))
+        Transfer("model" if name in graph.inputs else "intermediate", (name,), _size(plan, [name]))
         for name in names
         if name not in graph.constants
     ]
     if weights:
-        found.append(Transfer("weights", weights, _size(graph, weights)))
+        found.append(Transfer("weights", weights, _size(plan, weights)))
     return tuple(found)
 
 
-def _writes(node: Node, region: Region, graph: Graph) -> tuple[Transfer, ...]:
+def _writes(node: Node, region: Region, plan: Plan) -> tuple[Transfer, ...]:
     return tuple(
-        Transfer("model" if name in graph.outputs else "intermediate", (name,), _size(graph, [name]))
+        Transfer("model" if name in plan.graph.outputs else "intermediate", (name,), _size(plan, [name]))
         for name in node.outputs
         if name and name in region.outputs
     )
 
 
-def _size(graph: Graph, names: Sequence[str]) -> int:
-    return sum(graph.types[name].size_bytes for name in names)
+def _size(plan: Plan, names: Sequence[str]) -> int:
+    return sum(value_bytes(plan.graph, plan.layouts, name) for name in names)

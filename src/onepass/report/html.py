@@ -233,7 +233,7 @@ def _ledger(decisions: Sequence[Decision]) -> str:
 
 
 def _ledger_cells(d: Decision) -> tuple[_Cell, ...]:
-    saved = d.saved_bytes.get("memory", 0)
+    saved = sum(d.saved_bytes.values())
     price = "ruled out" if d.alternative_s is None else seconds_text(d.alternative_s)
     return (
         _Cell(f'<span class="home {escape(d.home)}">{escape(d.home)}</span>'),

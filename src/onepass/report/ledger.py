@@ -77,9 +77,9 @@ def _sentence(d: Decision) -> str:
     source = f"from '{d.producer}'" if d.producer else "(an input of the model)"
     target = f"to '{d.consumer}'" if d.consumer else "out of the model"
     text = f"'{d.value}' ({bytes_text(d.value_bytes)}) {source} {target} {_WHERE[d.home]}"
-    saved = d.saved_bytes.get("memory", 0)
+    saved = [f"{bytes_text(size)} at {level}" for level, size in d.saved_bytes.items() if size]
     if saved:
-        text += f" and saves {bytes_text(saved)} of memory traffic"
+        text += f" and saves {' and '.join(saved)}"
     text += f": {d.detail.rstrip('.')} ({d.reason}); predicted {seconds_text(d.seconds)}"
     if d.alternative and d.alternative_s is not None:
         text += f", against {seconds_text(d.alternative_s)} with {d.alternative} as its home"
