@@ -174,9 +174,7 @@ def test_tile_chain_with_halo(line_buffer: bool, workers: int) -> None:
     weights = [float32_values(1 + k, 3, 3, LANES, LANES) for k in range(2)]
     bias = [np.abs(float32_values(3 + k, LANES)) for k in range(2)]
     kernel = chain(height, 3, line_buffer=line_buffer)
-    got = run(
-        kernel, workers, x=with_border(x), w0=weights[0], w1=weights[1], b0=bias[0], b1=bias[1]
-    )
+    got = run(kernel, workers, x=with_border(x), w0=weights[0], w1=weights[1], b0=bias[0], b1=bias[1])
     want = convolve(convolve(x, weights[0], bias[0]), weights[1], bias[1])
     # The largest sum of absolute terms: the same network on absolute values.
     bound = convolve(convolve(np.abs(x), np.abs(weights[0]), bias[0]), np.abs(weights[1]), bias[1])
