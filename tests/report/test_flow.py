@@ -60,6 +60,19 @@ def test_folded_rows_keep_every_byte():
         assert sum(lane.size_bytes for row in rows for lane in getattr(row, side)) == totals(plan).all_bytes
 
 
+def test_a_last_block_that_writes_the_output_folds_with_the_others():
+    b = synthetic.Builder()
+    x = b.input("x", (1, 64, 28, 28))
+    for i in range(4):
+        x = b.relu(f"{i}/relu", b.conv(f"{i}/conv", b.relu(f"{i}/relu0", b.conv(f"{i}/conv0", x, 64, 1)), 64))
+    before, after = synthetic.plans(b, b.graph("chain", ["x"], [x]))
+    rows = rows_of(flow_rows(before, after))
+    writes = [lane.kind for row in rows for lane in row.after if lane.is_write]
+    assert [row.copies for row in rows] == [1, 1, 7, 7]
+    assert sum(lane.size_bytes for row in rows for lane in row.after) == totals(after).all_bytes
+    assert writes.count("model") == 1
+
+
 def test_a_long_model_is_shortened_and_keeps_every_byte(monkeypatch):
     monkeypatch.setattr(rows_module, "_MOST_ROWS", 12)
     before, after = synthetic.resnet50()

@@ -57,8 +57,8 @@ class OpRow:
     """One kernel of the plan. Bytes and operations are counts, times seconds, shares of one.
 
     `moved_bytes` is the sum of `moved_bytes_at`, by the level that serves them; `share_of_peak`
-    refers to arithmetic, `share_of_bandwidth` to the roof of the level that bounds the kernel (None where none does).
-    Shares refer to the measured seconds, or to the predicted ones before a run.
+    refers to arithmetic, `share_of_bandwidth` to the roof of the level that bounds the kernel (None
+    where none does). Shares refer to the measured seconds, or to the predicted ones before a run.
     """
 
     region: int

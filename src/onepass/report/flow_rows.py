@@ -31,6 +31,7 @@ class Lane:
     is_write: bool
     size_bytes: int
     title: str
+    copies: int = 1
 
     @property
     def label(self) -> str:
@@ -197,16 +198,19 @@ def _columns(rows: Sequence[tuple[InnerEdge, ...]]) -> list[tuple[InnerEdge, ...
 def _lanes(flows: Sequence[NodeFlow]) -> tuple[Lane, ...]:
     lanes = []
     for is_write, transfers in ((False, [f.reads for f in flows]), (True, [f.writes for f in flows])):
-        lanes += [_lane(column, is_write) for column in zip(*transfers, strict=False)]
+        for column in zip(*transfers, strict=False):
+            # The last repetition may write an output of the model where the others write intermediates.
+            kinds = dict.fromkeys(transfer.kind for transfer in column)
+            lanes += [_lane([t for t in column if t.kind == kind], is_write) for kind in kinds]
     return tuple(lanes)
 
 
 def _lane(column: Sequence[Transfer], is_write: bool) -> Lane:
     size = sum(transfer.size_bytes for transfer in column)
-    kind = column[0].kind if len({transfer.kind for transfer in column}) == 1 else "intermediate"
     what = ", ".join(column[0].values[:3]) + (" …" if len(column[0].values) > 3 else "")
     times = "" if len(column) == 1 else f" and {plural(len(column) - 1, 'more value')}"
-    return Lane(kind, is_write, size, f"{'write' if is_write else 'read'} {what}{times}: {bytes_text(size)}")
+    title = f"{'write' if is_write else 'read'} {what}{times}: {bytes_text(size)}"
+    return Lane(column[0].kind, is_write, size, title, len(column))
 
 
 def _pattern(names: Sequence[str]) -> str:
@@ -237,7 +241,7 @@ def _signatures(plan: Plan, flows: Sequence[tuple[NodeFlow, ...]]) -> list[Hasha
     return [
         (region.form, tuple(
             (flow.node.op, flow.node.spelling, tuple(distance(t, i) for t in flow.reads),
-             tuple(t.kind for t in flow.writes), tuple((e.source, e.home) for e in flow.inner))
+             len(flow.writes), tuple((e.source, e.home) for e in flow.inner))
             for flow in flows[i]))
         for i, region in enumerate(plan.regions)
     ]  # fmt: skip

@@ -33,6 +33,7 @@ _MARGIN, _BAR, _REACH, _PAD, _BOX, _GUTTER, _BETWEEN = 26, 32, 150, 14, 222, 34,
 _PANEL = _BAR + _REACH + _PAD + _BOX + _GUTTER
 _TOP, _BRACKET = 246, 84
 _ROW_MIN, _INNER_GAP, _HEADER, _BLOCK_GAP, _FOLD_PAD = 42.0, 26.0, 24.0, 12.0, 12.0
+_SCALAR_BYTES = 64
 _KIND_COLOURS = {"intermediate": ORANGE, "weights": GREY, "model": SKY}
 _FUSED_FILL, _FUSED_INK, _FOLD_FILL = "#e6f5ef", "#00593f", "#f7f8fa"
 
@@ -97,7 +98,7 @@ class _Layout:
             self.y += _HEADER
         rows = []
         for row in block.rows:
-            lanes = max(sum(map(self.lane_height, side)) for side in (row.before, row.after))
+            lanes = max(sum(map(self.lane_height, _visible(side))) for side in (row.before, row.after))
             height = max(_ROW_MIN, lanes + 8)
             rows.append(_Placed(row, self.y, height))
             self.y += height + _INNER_GAP
@@ -131,6 +132,11 @@ def before_after_svg(before: Plan, after: Plan) -> str:
         width, layout.y + 16, f"Data flow of {after.graph.name} before and after fusion",
         f"{was.kernels} kernels move {saved} in {now.kernels} kernels.",
     )  # fmt: skip
+
+
+def _visible(lanes: Sequence[Lane]) -> list[Lane]:
+    """All but scalar constants: an arrow for the bounds of a Clip would say nothing."""
+    return [a for a in lanes if a.kind != "weights" or a.size_bytes >= _SCALAR_BYTES * a.copies]
 
 
 def _draw_title(canvas: Canvas, model: str, was: Totals, now: Totals, is_folded: bool) -> None:
@@ -218,8 +224,9 @@ def _draw_lanes(
     if placed.row.is_view:
         note = "a view: nothing moves"
         canvas.text(left + _REACH / 2, placed.middle + 4, note, size=11, fill=MUTED, anchor="middle")
-    y = placed.middle - sum(map(layout.lane_height, lanes)) / 2
-    for lane in lanes:
+    shown = _visible(lanes)
+    y = placed.middle - sum(map(layout.lane_height, shown)) / 2
+    for lane in shown:
         height, width = layout.lane_height(lane), layout.width(lane.size_bytes)
         middle = y + height / 2
         start, end = (right, left) if lane.is_write else (left, right)
