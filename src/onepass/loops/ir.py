@@ -193,7 +193,10 @@ class Alloc(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Stmt):
-    """A hint that the cache line of `buffer[indices]` will be read soon; may lie outside."""
+    """A hint that the line of `buffer[indices]` will be read, or written if the kernel writes the buffer.
+
+    It may lie outside.
+    """
 
     buffer: str
     indices: tuple[Expr, ...]

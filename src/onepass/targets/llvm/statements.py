@@ -229,7 +229,8 @@ class Statements(Expressions):
         const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides))
         pointer = self.pointer(self.roots[buffer.name], form, const)
         self.declarations["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
-        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 3, i32 1)")
+        write = int(stmt.buffer in self.written)
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 3, i32 1)")
 
     def _store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
