@@ -102,7 +102,7 @@ def _page(outcome: Outcome, content: str) -> str:
 <header>
 <p class="context">{_context(outcome)}</p>
 <h1>{escape(headline(outcome))}</h1>
-<div class="lead">{"".join(f"<p>{escape(sentence)}</p>" for sentence in verdict(outcome))}</div>
+<div class="lead">{"".join(map(_paragraph, verdict(outcome)))}</div>
 {_figures(outcome)}
 <nav aria-label="Sections">{links}</nav>
 </header>
@@ -114,6 +114,12 @@ def _page(outcome: Outcome, content: str) -> str:
 </body>
 </html>
 """
+
+
+def _paragraph(text: str) -> str:
+    """With non-breaking hyphens in exponents."""
+    text = re.sub(r"(?<=[0-9]e)-(?=[0-9])", "\N{NON-BREAKING HYPHEN}", text)
+    return f"<p>{escape(text)}</p>"
 
 
 def _hash(text: str) -> str:
@@ -192,7 +198,7 @@ def _kernel_cells(index: int, row: OpRow) -> tuple[_Cell, ...]:
         _Cell(f"{row.operations_per_byte:.3g}", row.operations_per_byte),
         _Cell(seconds_text(row.predicted_s), row.predicted_s),
         _Cell("–" if measured is None else seconds_text(measured), -1.0 if measured is None else measured),
-        _Cell("–" if error is None else f"{error:+.0%}", 0.0 if error is None else error),
+        _Cell("–" if error is None else f"{round(100 * error):+d} %", 0.0 if error is None else error),
         _Cell(share_text(row.share_of_peak), row.share_of_peak),
         _Cell(share_text(row.waiting_share), row.waiting_share),
         _Cell(share_text(row.share_of_total), row.share_of_total),
