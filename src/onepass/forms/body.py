@@ -94,8 +94,8 @@ def _drop_unused(stages: list[Compute], outputs: Sequence[str]) -> list[Compute]
 def _scale_and_shift(graph: Graph, node: Node, constants: dict[str, Array]) -> Compute | None:
     """Batch norm with known statistics as `x * a + b`, a and b rounded once from float64.
 
-    The rewrite `fold_batch_norm`: against the formula in the element type it drops two roundings, so
-    results differ by at most 4 units in the last place of the larger of |x*a| and |b|.
+    The rewrite `fold_batch_norm`: the result lies within 4u max(|x*a|, |b|) of the exact value, u the unit
+    roundoff; the formula in the element type has no such bound, as x - mean may cancel (docs/design/0004).
     """
     if node.op != "batch_normalization" or any(name not in graph.constants for name in node.inputs[1:]):
         return None

@@ -30,6 +30,9 @@ class CompiledCode:
 
 @lru_cache(maxsize=1)
 def _initialize() -> None:
+    # The order in which a tile is emitted is the order that fits the registers. LLVM's machine scheduler
+    # moves loads up until a 14x2 tile spills 255 times and halves its speed (docs/design/0003).
+    llvm.set_option("onepass", "-enable-misched=false")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
