@@ -88,9 +88,9 @@ def is_parameter(node, name):
 
 
 PARAMETRIC = {
-    "Reshape", "Slice", "Pad", "Expand", "Tile", "Split", "Squeeze", "Unsqueeze", "Resize", "Upsample", "Dropout",
-    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare",
-    "ReduceLogSum", "ReduceLogSumExp",
+    "Reshape", "Slice", "Pad", "Expand", "Tile", "Split", "Squeeze", "Unsqueeze", "Resize", "Upsample",
+    "Dropout", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
 }  # fmt: skip
 
 

@@ -6,146 +6,28 @@ bug reports on several compilers; each builder says which rule it guards.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
+from small_layers import (
+    SMALL_GRAPHS,
+    SmallGraph,
+    check,
+    conv,
+    f32,
+    i64,
+    made,
+    model,
+    node,
+    norm,
+    pool,
+    relu,
+    small_graph,
+    softmax,
+    statistics,
+)
 
-from onepass.core.tolerance import compare
-
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass
-class SmallGraph:
-    """A model, inputs and what must come out: float64 results, or exact ones in the model's dtypes."""
-
-    model: onnx.ModelProto
-    inputs: Arrays
-    expected: Arrays
-    reduction_length: int = 64
-    exact: bool = False
-    more_runs: list[tuple[Arrays, Arrays]] = field(default_factory=list)
-
-
-SMALL_GRAPHS: dict[str, Callable[[], SmallGraph]] = {}
-
-
-def small_graph(build):
-    """Registers a builder under its function's name."""
-    SMALL_GRAPHS[build.__name__] = build
-    return build
-
-
-def check(graph: SmallGraph, outputs: Mapping[str, Any], expected: Arrays | None = None) -> None:
-    """Asserts that `outputs` (name to array) are what they must be: names in order, dtype, shape, values."""
-    expected = graph.expected if expected is None else expected
-    assert list(outputs) == [value.name for value in graph.model.graph.output]
-    declared = {value.name: value.type.tensor_type.elem_type for value in graph.model.graph.output}
-    for name, want in expected.items():
-        got = np.asarray(outputs[name])
-        assert got.shape == want.shape, f"{name}: shape {got.shape}, not {want.shape}"
-        assert got.dtype in (helper.tensor_dtype_to_np_dtype(declared[name]), np.float64), (
-            f"{name}: {got.dtype}"
-        )
-        if graph.exact:
-            np.testing.assert_array_equal(got, want, err_msg=name)
-        else:
-            comparison = compare(got.astype(want.dtype if want.dtype != np.float64 else np.float32), want,
-                                 graph.reduction_length)  # fmt: skip
-            assert comparison.within, f"{name}: {comparison}"
-
-
-def node(op, inputs, outputs, **attrs):
-    """A node from names separated by spaces; '_' is an input left out."""
-    names = ["" if name == "_" else name for name in inputs.split()]
-    return helper.make_node(op, names, outputs.split(), **attrs)
-
-
-def model(nodes, inputs, outputs, constants=None, opset=17, dims=None):
-    """A model from nodes, input arrays and (name, dtype) or result arrays; `dims` overrides input shapes."""
-    dims = dims or {}
-    ins = [_value(name, array.dtype, dims.get(name, array.shape)) for name, array in inputs.items()]
-    outs = [_value(name, dtype, None) for name, dtype in outputs.items()]
-    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "small", ins, outs, stored)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def _value(name, dtype, shape):
-    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-
-
-def made(nodes, inputs, expected, constants=None, opset=17, dtypes=None, **options):
-    """A `SmallGraph`; outputs are float32 unless `expected` holds no float64 or `dtypes` says otherwise."""
-    dtypes = dtypes or {}
-    outputs = {
-        name: dtypes.get(name, np.float32 if array.dtype == np.float64 else array.dtype)
-        for name, array in expected.items()
-    }
-    return SmallGraph(model(nodes, inputs, outputs, constants, opset), inputs, expected, **options)
-
-
-def f32(seed, *shape):
-    """Normally distributed float32."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def i64(*values):
-    return np.array(values, np.int64)
-
-
-def relu(x):
-    return np.maximum(x, 0)
-
-
-def conv(x, w, b=None, strides=None, pads=None, dilations=None, group=1):
-    """Convolution of any rank in float64; pads begin, then end."""
-    rank = x.ndim - 2
-    strides, dilations, pads = strides or (1,) * rank, dilations or (1,) * rank, pads or (0,) * (2 * rank)
-    padded = np.pad(x.astype(np.float64), [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
-    sizes = [
-        (n - (d * (k - 1) + 1)) // s + 1
-        for n, k, s, d in zip(padded.shape[2:], w.shape[2:], strides, dilations, strict=True)
-    ]
-    y = np.zeros((x.shape[0], w.shape[0], *sizes))
-    step_in, step_out = w.shape[1], w.shape[0] // group
-    for tap in np.ndindex(*w.shape[2:]):
-        spots = [
-            slice(t * d, t * d + s * n, s) for t, d, s, n in zip(tap, dilations, strides, sizes, strict=True)
-        ]
-        seen = padded[(slice(None), slice(None), *spots)][(..., *(slice(n) for n in sizes))]
-        for g in range(group):
-            rows = slice(g * step_out, (g + 1) * step_out)
-            part = seen[:, g * step_in : (g + 1) * step_in]
-            y[:, rows] += np.einsum("nc...,oc->no...", part, w[(rows, slice(None), *tap)])
-    return y if b is None else y + b.reshape(-1, *(1,) * rank)
-
-
-def norm(x, scale, bias, mean, var, epsilon=1e-5):
-    """Batch normalisation in float64."""
-    shape = (-1, *(1,) * (x.ndim - 2))
-    s, b, m, v = (np.asarray(a, np.float64).reshape(shape) for a in (scale, bias, mean, var))
-    return (x - m) / np.sqrt(v + np.float32(epsilon)) * s + b
-
-
-def softmax(x, axis=-1):
-    with np.errstate(all="ignore"):
-        e = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True))
-        return e / e.sum(axis, keepdims=True)
-
-
-def statistics(seed, channels):
-    """Scale, bias, mean and variance for a batch normalisation."""
-    return (
-        f32(seed, channels),
-        f32(seed + 1, channels),
-        f32(seed + 2, channels),
-        abs(f32(seed + 3, channels)) + 0.1,
-    )
+__all__ = ["SMALL_GRAPHS", "check"]
 
 
 @small_graph
@@ -228,7 +110,8 @@ def nan_and_infinity_pass_through():
     b = np.array([1, nan, nan, 9, 1, nan, -0.0, -3, -inf, 1], np.float32)
     nodes = [
         node("Relu", "a", "relu"), node("Max", "a b", "most"), node("Min", "a b", "least"),
-        node("Clip", "a lo hi", "clip"), node("Sign", "a", "sign"), node("LeakyRelu", "a", "leaky", alpha=0.5),
+        node("Clip", "a lo hi", "clip"), node("Sign", "a", "sign"),
+        node("LeakyRelu", "a", "leaky", alpha=0.5),
     ]  # fmt: skip
     expected = {
         "relu": relu(a), "most": np.maximum(a, b), "least": np.minimum(a, b),
@@ -280,35 +163,14 @@ def average_pool_counts_real_pixels():
     """With ceil_mode and without padding counted, the divisor is the number of pixels in the window."""
     x = (np.arange(242, dtype=np.float32).reshape(1, 2, 11, 11) % 17) - 5
     nodes = [
-        node("AveragePool", "x", "p", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1), node("Relu", "p", "y1"),
+        node("AveragePool", "x", "p", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+        node("Relu", "p", "y1"),
         node("AveragePool", "x", "y2", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 0, 2], ceil_mode=1),
     ]  # fmt: skip
     y1, y2 = (
         pool(x, *args, np.mean) for args in (((2, 2), (2, 2), (0,) * 4), ((3, 3), (2, 2), (1, 0, 0, 2)))
     )
     return made(nodes, {"x": x}, {"y1": relu(y1), "y2": y2})
-
-
-def pool(x, kernel, strides, pads, reduce, dilations=(1, 1)):
-    """Pooling in two dimensions with ceil_mode, over the real pixels of each window, in float64."""
-    sizes = []
-    for axis in range(2):
-        size = x.shape[2 + axis] + pads[axis]
-        room = size + pads[2 + axis] - dilations[axis] * (kernel[axis] - 1) - 1
-        count = -(-room // strides[axis]) + 1
-        sizes.append(count - ((count - 1) * strides[axis] >= size))
-    y = np.zeros((*x.shape[:2], *sizes))
-    for i, j in np.ndindex(*sizes):
-        rows, columns = (
-            [
-                p
-                for k in range(kernel[a])
-                if 0 <= (p := o * strides[a] - pads[a] + k * dilations[a]) < x.shape[2 + a]
-            ]
-            for a, o in ((0, i), (1, j))
-        )
-        y[:, :, i, j] = reduce(x[:, :, rows][:, :, :, columns].astype(np.float64), axis=(2, 3))
-    return y
 
 
 @small_graph
@@ -318,7 +180,8 @@ def max_pool_of_negative_values():
     nodes = [
         node("MaxPool", "x", "y1", kernel_shape=[3, 2], strides=[2, 2], dilations=[2, 1], pads=[0, 1, 2, 0],
              ceil_mode=1),
-        node("Pad", "x pads", "p"), node("MaxPool", "p", "y2", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
+        node("Pad", "x pads", "p"),
+        node("MaxPool", "p", "y2", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
     ]  # fmt: skip
     y1 = pool(x, (3, 2), (2, 2), (0, 1, 2, 0), np.max, (2, 1))
     y2 = pool(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 0))), (3, 3), (2, 2), (0,) * 4, np.max)
@@ -373,7 +236,8 @@ def gemm_behind_transposes():
     x, w1, w2, b, c, q = f32(1, 3, 4), f32(2, 4, 5), f32(3, 4, 5), f32(4, 5), f32(5, 3, 1), f32(6, 4, 4)
     nodes = [
         node("Transpose", "w1", "wt", perm=[0, 1]), node("Gemm", "x wt b", "g0"), node("Relu", "g0", "y0"),
-        node("Transpose", "w2", "wi", perm=[0, 1]), node("Gemm", "x wi b", "y1"), node("Transpose", "x", "xt"),
+        node("Transpose", "w2", "wi", perm=[0, 1]), node("Gemm", "x wi b", "y1"),
+        node("Transpose", "x", "xt"),
         node("Gemm", "xt q c", "g2", transA=1, alpha=0.5, beta=-2.0), node("Relu", "g2", "y2"),
     ]  # fmt: skip
     d = x.astype(np.float64)
@@ -442,7 +306,8 @@ def attention_with_masked_blocks():
     mask[..., 1, :65] = mask[..., 2, 1:] = mask[..., 0, 33] = -np.inf
     mask[..., 4, :] = -np.inf
     nodes = [
-        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]), node("MatMul", "q kt", "s"), node("Mul", "s scale", "r"),
+        node("Transpose", "k", "kt", perm=[0, 1, 3, 2]), node("MatMul", "q kt", "s"),
+        node("Mul", "s scale", "r"),
         node("Add", "r mask", "m"), node("Softmax", "m", "p", axis=-1), node("MatMul", "p v", "y"),
     ]  # fmt: skip
     scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) * 0.25 + mask
@@ -482,7 +347,8 @@ def variance_of_data_far_from_zero():
     a = np.full(1 << 20, 0.1, np.float32)
     c = f32(31, 4, 4096) * np.float32(0.5) + np.float32(100)
     nodes = [
-        node("ReduceSum", "a", "y0", keepdims=0), node("ReduceMean", "c", "mu", axes=[1]), node("Sub", "c mu", "d"),
+        node("ReduceSum", "a", "y0", keepdims=0), node("ReduceMean", "c", "mu", axes=[1]),
+        node("Sub", "c mu", "d"),
         node("Mul", "d d", "sq"), node("ReduceMean", "sq", "var", axes=[1]),
     ]  # fmt: skip
     wide = c.astype(np.float64)
@@ -514,7 +380,8 @@ def attributes_of_opset_9():
         node("BatchNormalization", "x s t m v", "n"), node("Clip", "n", "c", min=-1.5, max=1.0),
         node("Pad", "c", "p", pads=[0, 0, 1, 0, 0, 0, 0, 2], value=0.5),
         node("Slice", "p", "sl", starts=[1, -5], ends=[4, 2**31 - 1], axes=[2, 3]),
-        node("Upsample", "sl scales", "up", mode="nearest"), node("ReduceSum", "up", "rs", axes=[2], keepdims=1),
+        node("Upsample", "sl scales", "up", mode="nearest"),
+        node("ReduceSum", "up", "rs", axes=[2], keepdims=1),
         node("Squeeze", "rs", "sq", axes=[2]), node("Unsqueeze", "sq", "us", axes=[1]),
         node("Dropout", "us", "d", ratio=0.5), node("Flatten", "d", "f"), node("Softmax", "f", "y"),
     ]  # fmt: skip
@@ -526,7 +393,7 @@ def attributes_of_opset_9():
 
 @small_graph
 def outputs_that_are_other_values():
-    """Identity of an input and of a weight, one value as two outputs, an output read again, an unused input."""
+    """Identity of an input and of a weight, one value as two outputs, an output read again."""
     x, k = np.array([[-1, 2, -3], [4, -5, 6]], np.float32), np.array([[1, 2, 3]], np.float32)
     nodes = [
         node("Identity", "x", "o_in"), node("Identity", "k", "o_weight"), node("Relu", "x", "o_mid"),
@@ -549,11 +416,13 @@ def three_kinds_of_gelu():
         np.linspace(-0.5, 0.5, 48, dtype=np.float32),
     )
     nodes = [
-        node("Add", "x b", "z"), node("Div", "z sqrt2", "e0"), node("Erf", "e0", "e1"), node("Add", "e1 one", "e2"),
+        node("Add", "x b", "z"), node("Div", "z sqrt2", "e0"), node("Erf", "e0", "e1"),
+        node("Add", "e1 one", "e2"),
         node("Mul", "z e2", "e3"), node("Mul", "e3 half", "y0"), node("Pow", "z three", "t0"),
         node("Mul", "t0 cubic", "t1"), node("Add", "z t1", "t2"), node("Mul", "t2 root", "t3"),
         node("Tanh", "t3", "t4"), node("Add", "t4 one", "t5"), node("Mul", "z t5", "t6"),
-        node("Mul", "half t6", "y1"), node("Mul", "z q", "g0"), node("Sigmoid", "g0", "g1"), node("Mul", "g1 z", "y2"),
+        node("Mul", "half t6", "y1"), node("Mul", "z q", "g0"), node("Sigmoid", "g0", "g1"),
+        node("Mul", "g1 z", "y2"),
     ]  # fmt: skip
     z = (x + b).astype(np.float64)
     root = math.sqrt(2 / math.pi)
@@ -579,7 +448,8 @@ def float64_beyond_float32():
     """float64 keeps its range; Clip with one limit; lower above upper limit gives the upper."""
     d, f = np.array([np.inf, -np.inf, np.nan, 1.5, 1e300, -1e-300]), np.array([-3, 0.5, 9], np.float32)
     nodes = [
-        node("Neg", "d", "n"), node("Abs", "n", "y0"), node("Mul", "d half", "y1"), node("Clip", "f _ two", "y2"),
+        node("Neg", "d", "n"), node("Abs", "n", "y0"), node("Mul", "d half", "y1"),
+        node("Clip", "f _ two", "y2"),
         node("Clip", "f five one", "y3"),
     ]  # fmt: skip
     expected = {
@@ -645,7 +515,8 @@ def conv_and_batch_norm_in_1_and_3_dimensions():
     nodes = [
         node("Conv", "x wd", "d0", group=6, dilations=[2], pads=[4, 0]),
         node("BatchNormalization", "d0 ds dt dm dv", "d1"), node("HardSwish", "d1", "d2"),
-        node("Conv", "d2 w1", "p0", strides=[2], pads=[2, 0]), node("BatchNormalization", "p0 ps pt pm pv", "p1"),
+        node("Conv", "d2 w1", "p0", strides=[2], pads=[2, 0]),
+        node("BatchNormalization", "p0 ps pt pm pv", "p1"),
         node("Relu", "p1", "y0"), node("Conv", "z w3 b3", "q0", pads=[1, 0, 0, 0, 1, 0]),
         node("BatchNormalization", "q0 qs qt qm qv", "q1"), node("LeakyRelu", "q1", "y1", alpha=0.125),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from onepass.frontends.onnx_model import (
 )
 from onepass.frontends.onnx_shapes import bind_shapes
 from onepass.frontends.onnx_site import Building, Site
-from onepass.frontends.onnx_spelling import row_of
+from onepass.frontends.onnx_spelling import SPELLINGS, row_of
 from onepass.frontends.onnx_tensors import dtype_name, dtype_of
 from onepass.graph.interpret import frozen
 from onepass.graph.ir import Graph, Node
@@ -45,12 +45,13 @@ def import_onnx(model: ModelSource | OnnxModel, shapes: Mapping[str, Shape] | No
     for tensor in proto.initializer:
         building.define(tensor.name, loaded.reader.read(tensor, f"initializer '{tensor.name}'"))
     nodes = _ordered(proto)
-    building.value_names |= {name for node in proto.node for name in (*node.input, *node.output)}
+    building.used_names |= {name for name, _ in _reads(proto)}
+    building.value_names |= building.used_names | {name for node in proto.node for name in node.output}
     building.types.update(bind_shapes(inputs, shapes or {}))
     for node in nodes:
         _convert(building, node)
     outputs = [value.name for value in proto.output]
-    return _finish(building, proto.name or "graph", tuple(item.name for item in inputs), outputs)
+    return _finish(building, str(proto.name) or "graph", tuple(item.name for item in inputs), outputs)
 
 
 def _convert(building: Building, node: NodeProto) -> None:
@@ -73,7 +74,9 @@ def _missing(op_type: str, opset: int) -> str:
         schema = defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
         return f"does not exist in opset {opset}"
-    return f"was removed before opset {opset}" if schema.deprecated else ""
+    # GroupNormalization-18 is deprecated but in use: a deprecated version needs a row of its own.
+    removed = schema.deprecated and schema.since_version not in dict(SPELLINGS[op_type])
+    return f"was removed before opset {opset}" if removed else ""
 
 
 def _refuse_unsupported(proto: GraphProto, opset: int) -> None:
@@ -107,7 +110,7 @@ def _refuse_unsupported(proto: GraphProto, opset: int) -> None:
         lines = [f"{reason}: {_listed(names)}" for reason, names in found.items()]
         raise ModelError(
             f"the model has {count} node{'s' if count > 1 else ''} or tensors that onepass does not support",
-            where=proto.name,
+            where=str(proto.name),
             why="\n  ".join(["", *lines]),
             remedy="export the model without them, for inference, with standard ONNX ops",
         )
@@ -140,6 +143,9 @@ def _refused_types(node: NodeProto) -> str:
     return ""
 
 
+OUTPUTS = "the graph's outputs"
+
+
 def _ordered(proto: GraphProto) -> list[NodeProto]:
     """The nodes in an order in which each follows what it reads.
 
@@ -159,7 +165,7 @@ def _ordered(proto: GraphProto) -> list[NodeProto]:
             if name:
                 producers[name] = node
     for name, reader in _reads(proto):
-        if name not in producers and name not in ready:
+        if name not in producers and (name not in ready or (not name and reader == OUTPUTS)):
             raise ModelError(f"value '{name}' is never computed", where=reader)
     order: list[NodeProto] = []
     waiting = list(proto.node)
@@ -191,7 +197,7 @@ def _reads(proto: GraphProto) -> Iterable[tuple[str, str]]:
         for name in node.input:
             yield name, f"node '{_label(node)}'"
     for value in proto.output:
-        yield value.name, "the graph's outputs"
+        yield value.name, OUTPUTS
 
 
 def _cycle(blocked: Sequence[NodeProto], producers: Mapping[str, NodeProto]) -> list[NodeProto]:
@@ -210,7 +216,7 @@ def _cycle(blocked: Sequence[NodeProto], producers: Mapping[str, NodeProto]) -> 
 def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: list[str]) -> Graph:
     """The graph, with every output under its own name computed by a node of its own."""
     if len(set(outputs)) != len(outputs):
-        raise ModelError("an output is listed twice", where=", ".join(outputs))
+        raise ModelError("an output is listed twice", where=OUTPUTS)
     renamed: dict[str, str] = {}
     produced = {output for node in building.nodes for output in node.outputs}
     copies: list[Node] = []

@@ -143,7 +143,7 @@ def _describe(value: ValueInfoProto) -> InputDescription:
     dtype = dtype_of(tensor.elem_type)
     if dtype is None:
         name = dtype_name(tensor.elem_type) if tensor.elem_type else "no tensor type"
-        raise ModelError(f"an input has {name}, which is not supported", where=value.name)
+        raise ModelError(f"an input has {name}, which is not supported", where=f"input '{value.name}'")
     if not tensor.HasField("shape"):
         return InputDescription(value.name, dtype, None)
     dims: list[int | str] = []

@@ -30,7 +30,10 @@ RawAttr = AttrValue | TensorProto
 
 @dataclass(slots=True)
 class Building:
-    """The graph under construction: values so far, and nodes in order."""
+    """The graph under construction: values so far, and nodes in order.
+
+    `value_names` are all names of the model; `used_names` those that a node or the model's outputs read.
+    """
 
     opset: int
     reader: TensorReader
@@ -41,6 +44,7 @@ class Building:
     producers: dict[str, Node] = field(default_factory=dict)
     node_names: set[str] = field(default_factory=set)
     value_names: set[str] = field(default_factory=set)
+    used_names: set[str] = field(default_factory=set)
 
     def resolve(self, name: str) -> str:
         """The value that `name` stands for, behind `Identity` and the like."""
@@ -70,7 +74,7 @@ class Building:
                 self.types[name] = tensor
                 self.producers[name] = node
         sizes = [self.types[name].size for name in (*node.inputs, *node.outputs) if name]
-        if all(name in self.known for name in node.inputs if name) and max(sizes) <= FOLD_ELEMENTS:
+        if all(name in self.known for name in node.inputs if name) and max(sizes, default=0) <= FOLD_ELEMENTS:
             self.known.update(fold_node(node, self.known, self.types))
         else:
             self.nodes.append(node)
@@ -93,12 +97,20 @@ class Site:
         while inputs and not inputs[-1]:
             inputs.pop()
         self.inputs = tuple(inputs)
+        schema = defs.get_schema(node.op_type, building.opset, "")
+        if not schema.min_input <= len(node.input) <= schema.max_input or (schema.min_input and not inputs):
+            raise self.error(
+                f"{len(inputs)} inputs are given, {node.op_type} needs {schema.min_input} or more"
+            )
         self.attrs: dict[str, RawAttr] = dict(default_attrs(node.op_type, building.opset))
+        types = attribute_types(node.op_type, building.opset)
         for attribute in node.attribute:
-            if attribute.name not in self.attrs and attribute.name != "consumed_inputs":
+            if attribute.name not in types:
                 raise self.error(
                     f"attribute '{attribute.name}' does not exist in {node.op_type} of opset {building.opset}"
                 )
+            if attribute.type != types[attribute.name]:
+                raise self.error(f"attribute '{attribute.name}' has the wrong type")
             self.attrs[attribute.name] = attribute_value(attribute)
 
     @property
@@ -112,8 +124,9 @@ class Site:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Names of the node's outputs, '' for one left out, without those at the end."""
-        outputs = list(self.node.output)
+        """Names of the node's outputs, '' for one that nobody reads, without those at the end."""
+        used = self.building.used_names
+        outputs = [name if i == 0 or name in used else "" for i, name in enumerate(self.node.output)]
         while outputs and not outputs[-1]:
             outputs.pop()
         return tuple(outputs)
@@ -133,6 +146,7 @@ class Site:
         return self.building.types[self.inputs[position]]
 
     def shape(self, position: int = 0) -> Shape:
+        """Shape of an input that must be present."""
         return self.type(position).shape
 
     def array(self, position: int, meaning: str) -> Array | None:
@@ -154,10 +168,12 @@ class Site:
         return None if array is None else tuple(int(value) for value in array.reshape(-1))
 
     def int_attr(self, name: str, default: int = 0) -> int:
+        """An integer attribute, `default` where it is absent."""
         value = self.attrs.get(name)
         return value if isinstance(value, int) else default
 
     def ints_attr(self, name: str) -> tuple[int, ...] | None:
+        """An attribute that is a list of integers, None where it is absent."""
         value = self.attrs.get(name)
         return tuple(int(item) for item in value) if isinstance(value, tuple) else None
 
@@ -198,6 +214,8 @@ class Site:
             found = OPS[op].lower(types, plain).output_types
         except UserError as error:
             raise type(error)(error.what, where=self.where, why=error.why, remedy=error.remedy) from error
+        except ArithmeticError as error:
+            raise self.error(f"its attributes make no sense: {error}") from error
         if len(names) > len(found):
             raise self.error(f"output {len(found)} is not supported")
         for tensor in found:
@@ -235,6 +253,14 @@ def default_attrs(op_type: str, opset: int) -> Mapping[str, RawAttr]:
             default = attribute.default_value
             attrs[name] = attribute_value(default) if default.type else None
     return attrs
+
+
+@lru_cache(maxsize=1024)
+def attribute_types(op_type: str, opset: int) -> Mapping[str, int]:
+    """The `AttributeProto` type of each attribute that the op has in `opset`."""
+    attributes = defs.get_schema(op_type, opset, "").attributes
+    # The stub hides that the binding's enumeration converts to the proto's numbers.
+    return {name: int(attribute.type) for name, attribute in attributes.items()}  # type: ignore[call-overload]
 
 
 def attribute_value(attribute: AttributeProto) -> RawAttr:

@@ -30,12 +30,12 @@ Versions = tuple[tuple[int, Row], ...]
 
 # Ops that differ in spelling only.
 _PLAIN = """
-Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu Cos
-Cosh DepthToSpace Div Elu Equal Erf Exp Floor GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool
-Greater GreaterOrEqual HardSigmoid HardSwish InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu
-Less LessOrEqual Log MatMul MeanVarianceNormalization Mish Mod Mul Neg Not Or PRelu Pow RMSNormalization
-Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign SpaceToDepth Sqrt Sub Tan Tanh
-ThresholdedRelu Where Xor
+Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu
+Cos Cosh DepthToSpace Div Elu Equal Erf Exp Floor GatherElements GatherND Gelu Gemm GlobalAveragePool
+GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish InstanceNormalization IsInf IsNaN LRN
+LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MeanVarianceNormalization Mish Mod Mul Neg Not Or
+PRelu Pow RMSNormalization Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign
+SpaceToDepth Sqrt Sub Tan Tanh ThresholdedRelu Where Xor
 """
 _AXIS = "Concat Gather ArgMax ArgMin LpNormalization"
 _POOLS = "MaxPool AveragePool"
@@ -82,6 +82,7 @@ SPELLINGS: dict[str, Versions] = {
     ),
     "CumSum": ((1, ("cum_sum", parameters("cum_sum", {1: "axis"}))),),
     "Trilu": ((1, ("trilu", parameters("trilu", {1: "k"}))),),
+    "TopK": ((1, ("top_k", plain("top_k"))), (10, ("top_k", parameters("top_k", {1: "k"})))),
     "OneHot": ((1, ("one_hot", parameters("one_hot", {1: "depth"}))),),
     "Reshape": ((1, ("reshape", layout.convert_reshape)),),
     "Flatten": ((1, ("reshape", layout.convert_flatten)),),

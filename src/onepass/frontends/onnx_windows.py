@@ -43,11 +43,13 @@ def _window(site: Site, kernel: Shape) -> dict[str, RawAttr]:
         raise site.error(f"a kernel of rank {rank} does not fit an input of shape {list(site.shape())}")
     strides = site.ints_attr("strides") or (1,) * rank
     dilations = site.ints_attr("dilations") or (1,) * rank
+    if len(strides) != rank or len(dilations) != rank:
+        raise site.error(f"strides or dilations do not have rank {rank}")
+    if min((*strides, *dilations, *kernel), default=1) < 1:
+        raise site.error("strides, dilations and kernel sizes must be positive")
     pads = _pads(site, spatial, kernel, strides, dilations)
-    if len(strides) != rank or len(dilations) != rank or len(pads) != 2 * rank:
-        raise site.error(f"strides, dilations or pads do not have rank {rank}")
-    if min((*strides, *dilations, *kernel), default=1) < 1 or min(pads, default=0) < 0:
-        raise site.error("strides, dilations and kernel sizes must be positive, pads not negative")
+    if len(pads) != 2 * rank or min(pads, default=0) < 0:
+        raise site.error(f"pads {list(pads)} are negative or do not have rank {rank}")
     return {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
 
 
