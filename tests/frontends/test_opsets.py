@@ -186,3 +186,9 @@ def test_unread_outputs_are_dropped():
     assert import_onnx(model(nodes, {"x": X}, {"y": np.float32}, STATISTICS, opset=9)).nodes[0].outputs == (
         "y",
     )
+
+
+def test_sizes_from_scales_are_computed_in_float32():
+    nodes, scales = [node("Resize", "x _ scales", "y")], np.array([0.7, 1 / 3], np.float32)
+    graph = import_onnx(model(nodes, {"x": f32(1, 10, 9)}, {"y": np.float32}, {"scales": scales}))
+    assert graph.types["y"].shape == (7, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_site import Converter, RawAttr, Site
 
@@ -174,8 +176,11 @@ def _emit_resize(site: Site, scales: tuple[float, ...], sizes: Shape | None) -> 
     if any(not scale > 0 for scale in scales) and sizes is None:
         raise site.error(f"scales {list(scales)} must be positive")
     if sizes is None:
-        # ONNX: floor(size * scale); the product in float64, since a scale is a float32 like 0.6.
-        sizes = tuple(int(extent * scale) for extent, scale in zip(site.shape(), scales, strict=True))
+        # floor(size * scale) in float32, as ONNX's shape inference has it: 10 * 0.7 is 7.
+        sizes = tuple(
+            int(np.float32(extent) * np.float32(scale))
+            for extent, scale in zip(site.shape(), scales, strict=True)
+        )
     attrs: dict[str, RawAttr] = {
         "sizes": sizes,
         "scales": scales,
