@@ -25,6 +25,7 @@ from onepass.fuse.planner import FuseMode, make_plan
 from onepass.graph.ir import Graph
 from onepass.graph.passes.constants import fold_constants
 from onepass.graph.passes.dead import drop_dead_nodes
+from onepass.graph.passes.splits import split_to_slices
 from onepass.graph.passes.views import simplify_views
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
@@ -37,7 +38,7 @@ from onepass.targets.llvm.emit import emit
 from onepass.targets.llvm.compile import link
 from onepass.targets.llvm.parallel import compile_many
 
-GRAPH_PASSES = (simplify_views, fold_constants, drop_dead_nodes)
+GRAPH_PASSES = (split_to_slices, simplify_views, fold_constants, drop_dead_nodes)
 
 
 @dataclass(frozen=True, slots=True)

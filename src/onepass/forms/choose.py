@@ -28,7 +28,7 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
     """The schedule of a region in the nest form."""
     output = body.stage(body.outputs[0])
     assert output is not None
-    shape = output.type.shape
+    shape = output.type.shape or (1,)
     layout = layouts.get(body.outputs[0], PLAIN)
     lanes = layout.block if layout.block > 1 else machine.lanes(4)
     vector = 1 if layout.block > 1 else _last_long_axis(shape)

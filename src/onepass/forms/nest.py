@@ -133,7 +133,8 @@ class _NestBuilder:
         output = body.stage(body.outputs[0])
         assert output is not None
         self.axes = output.axes
-        self.extents = [axis.extent for axis in output.axes]
+        # A scalar is computed as a vector of one.
+        self.extents = [axis.extent for axis in output.axes] or [1]
         if whole_blocks and all(layouts.get(name, Layout()).block > 1 for name in body.outputs):
             block = layouts[body.outputs[0]].block
             if schedule.vector == 1 and schedule.lanes == block:
@@ -192,7 +193,7 @@ class _NestBuilder:
         point = list(point)
         if tile is not None:
             point[tile] = add(add(mul(idx(ROW), piece.width), idx(TILE)), piece.start)
-        statements = self._tile(tuple(point), piece.width, vectors, lanes, outer)
+        statements = self._tile(tuple(point[: len(self.axes)]), piece.width, vectors, lanes, outer)
         return [loop(ROW, piece.count, statements)] if piece.count > 1 else list(statements)
 
     def _tile(

@@ -130,7 +130,7 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
     root = body.reductions()[0]
     output = body.stage(body.outputs[0])
     assert output is not None
-    shape = output.type.shape
+    shape = output.type.shape or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)
     blocks = -(-shape[schedule.vector] // schedule.lanes)
     extent = shape[schedule.tile] if schedule.tile is not None else 1

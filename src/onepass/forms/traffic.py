@@ -92,4 +92,4 @@ def instruction_efficiency(stages: Iterable[Compute]) -> float:
     stages = tuple(stages)
     flops = sum(stage_flops(stage) for stage in stages)
     instructions = sum(stage_instructions(stage) for stage in stages)
-    return min(1.0, flops / (2 * instructions)) if instructions else 1.0
+    return min(1.0, flops / (2 * instructions)) if flops and instructions else 1.0
