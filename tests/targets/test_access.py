@@ -33,30 +33,44 @@ def check_copy(
         value = select(guard, value, const(True if dtype == BOOL else 7.0 if dtype.is_float else 7, dtype))
     store = Store("y", (idx("i"), idx("v")), value)
     kernel = Kernel(
-        "k", (Buffer("x", dtype, (SIZE,)), Buffer("t", I64, (ROWS, lanes)), Buffer("y", dtype, (ROWS, lanes))),
+        "k",
+        (Buffer("x", dtype, (SIZE,)), Buffer("t", I64, (ROWS, lanes)), Buffer("y", dtype, (ROWS, lanes))),
         (loop("i", ROWS, (loop("v", lanes, (store,), "vector"),), mode),),
-    )  # fmt: skip
+    )
     arrays = {"x": x, "t": table, "y": np.zeros((ROWS, lanes), dtype.numpy)}
     actual, expected = run_native(kernel, arrays)["y"], run_interpreted(kernel, arrays)["y"]
     assert same(actual, expected)
 
 
-I, V = idx("i"), idx("v")
-FLAT = add(mul(I, 20), V)
+ROW, V = idx("i"), idx("v")
+FLAT = add(mul(ROW, 20), V)
 INDICES: dict[str, Expr] = {
-    "unit": add(FLAT, 3), "uniform": mul(I, 7), "reversed": sub(200, FLAT), "stride 2": add(mul(V, 2), I),
-    "stride 3": mul(FLAT, 3), "stride -2": sub(300, mul(V, 2)), "stride 4": add(mul(V, 4), 5),
-    "stride 11": mul(V, 11), "division": floordiv(FLAT, 3), "remainder": mod(FLAT, 7),
+    "unit": add(FLAT, 3),
+    "uniform": mul(ROW, 7),
+    "reversed": sub(200, FLAT),
+    "stride 2": add(mul(V, 2), ROW),
+    "stride 3": mul(FLAT, 3),
+    "stride -2": sub(300, mul(V, 2)),
+    "stride 4": add(mul(V, 4), 5),
+    "stride 11": mul(V, 11),
+    "division": floordiv(FLAT, 3),
+    "remainder": mod(FLAT, 7),
     "blocks": add(mul(floordiv(FLAT, 16), 100), mod(FLAT, 16)),
-    "product": binary("mul", I, V), "table": Load("t", (I, V), I64), "row of table": add(Load("t", (I, const(0)), I64), V),
-    "table, strided": add(Load("t", (sub(2, I), const(0)), I64), mul(V, 2)),
-    "minimum": binary("min", FLAT, const(17)), "row minimum": add(binary("min", mul(I, 9), const(10)), V),
-}  # fmt: skip
+    "product": binary("mul", ROW, V),
+    "table": Load("t", (ROW, V), I64),
+    "row of table": add(Load("t", (ROW, const(0)), I64), V),
+    "table, strided": add(Load("t", (sub(2, ROW), const(0)), I64), mul(V, 2)),
+    "minimum": binary("min", FLAT, const(17)),
+    "row minimum": add(binary("min", mul(ROW, 9), const(10)), V),
+}
 GUARDS: dict[str, Expr] = {
-    "row": binary("lt", I, const(1)), "lane": binary("lt", V, const(4)), "flat": binary("ge", FLAT, const(25)),
-    "both": binary("and", binary("gt", I, const(0)), binary("lt", V, const(9))),
-    "data": binary("lt", Load("t", (I, V), I64), const(SIZE // 2)), "always": binary("ge", FLAT, const(0)),
-}  # fmt: skip
+    "row": binary("lt", ROW, const(1)),
+    "lane": binary("lt", V, const(4)),
+    "flat": binary("ge", FLAT, const(25)),
+    "both": binary("and", binary("gt", ROW, const(0)), binary("lt", V, const(9))),
+    "data": binary("lt", Load("t", (ROW, V), I64), const(SIZE // 2)),
+    "always": binary("ge", FLAT, const(0)),
+}
 
 
 @pytest.mark.parametrize("name", INDICES)
@@ -96,9 +110,12 @@ def test_lane_counts(lanes: int) -> None:
 
 
 STORES: dict[str, Expr] = {
-    "unit": add(FLAT, 1), "stride 2": mul(FLAT, 2), "reversed": sub(99, FLAT), "table": Load("t", (I, V), I64),
+    "unit": add(FLAT, 1),
+    "stride 2": mul(FLAT, 2),
+    "reversed": sub(99, FLAT),
+    "table": Load("t", (ROW, V), I64),
     "blocks": add(mul(floordiv(FLAT, 16), 100), mod(FLAT, 16)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", STORES)
@@ -108,11 +125,12 @@ def test_stores(name: str, mode: LoopMode, dtype: DType) -> None:
     rng = np.random.default_rng(1)
     table = rng.permutation(SIZE)[: ROWS * LANES].reshape(ROWS, LANES).astype(np.int64)
     x = rng.integers(0, 2 if dtype == BOOL else 90, (ROWS, LANES)).astype(dtype.numpy)
-    body = (Store("y", (STORES[name],), Load("x", (I, V), dtype)),)
+    body = (Store("y", (STORES[name],), Load("x", (ROW, V), dtype)),)
     kernel = Kernel(
-        "k", (Buffer("x", dtype, (ROWS, LANES)), Buffer("t", I64, (ROWS, LANES)), Buffer("y", dtype, (SIZE,))),
+        "k",
+        (Buffer("x", dtype, (ROWS, LANES)), Buffer("t", I64, (ROWS, LANES)), Buffer("y", dtype, (SIZE,))),
         (loop("i", ROWS, (loop("v", LANES, body, "vector"),), mode),),
-    )  # fmt: skip
+    )
     arrays = {"x": x, "t": table, "y": np.zeros(SIZE, dtype.numpy)}
     assert same(run_native(kernel, arrays)["y"], run_interpreted(kernel, arrays)["y"])
 
@@ -141,9 +159,13 @@ MODES: list[LoopMode] = ["serial", "unroll", "parallel"]
 
 @settings(max_examples=60, deadline=None)
 @given(
-    index_expressions(), index_expressions(), st.sampled_from(MODES), st.sampled_from(MODES[:2]),
-    st.sampled_from([1, 4, 7, 16]), st.sampled_from(["lt", "ge", "eq"]),
-)  # fmt: skip
+    index_expressions(),
+    index_expressions(),
+    st.sampled_from(MODES),
+    st.sampled_from(MODES[:2]),
+    st.sampled_from([1, 4, 7, 16]),
+    st.sampled_from(["lt", "ge", "eq"]),
+)
 def test_random_indices(
     at: Expr, other: Expr, outer: LoopMode, inner: LoopMode, lanes: int, comparison: str
 ) -> None:
@@ -152,8 +174,9 @@ def test_random_indices(
     )
     body = loop("v", lanes, (Store("y", (idx("a"), idx("b"), V), value),), "vector")
     kernel = Kernel(
-        "k", (Buffer("x", F32, (SIZE,)), Buffer("y", F32, (5, 3, lanes))),
+        "k",
+        (Buffer("x", F32, (SIZE,)), Buffer("y", F32, (5, 3, lanes))),
         (loop("a", 5, (loop("b", 3, (body,), inner),), outer),),
-    )  # fmt: skip
+    )
     arrays = {"x": np.arange(SIZE, dtype=np.float32), "y": np.zeros((5, 3, lanes), np.float32)}
     assert same(run_native(kernel, arrays, 2)["y"], run_interpreted(kernel, arrays, 2)["y"])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 
-from onepass.core.dtypes import BOOL, F32, F64, I32, I64, DType
+from onepass.core.dtypes import BOOL, F16, F32, F64, I32, I64, U32, U64, DType
 from onepass.core.errors import InternalError
 from onepass.loops.ir import COMPARISONS
-from onepass.targets.llvm.math import VECTOR_FUNCTIONS, vector_function
-from onepass.targets.llvm.writer import Writer, constant, type_of
+from onepass.targets.llvm.math import BOUNDS_ULP, Math
+from onepass.targets.llvm.writer import constant, type_of
 
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fmod": "frem"}
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
@@ -22,7 +22,7 @@ _LIBM = {name: name for name in ("sin", "cos", "tan", "asin", "acos", "atan", "s
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
-class Arithmetic(Writer):
+class Arithmetic(Math):
     """Writes one operation; operands have the given dtype and lane count (0: scalar)."""
 
     def binary(self, op: str, a: str, b: str, dtype: DType, lanes: int) -> str:
@@ -200,16 +200,15 @@ class Arithmetic(Writer):
         if dtype.bits == 16:
             wide = self._transcendental(op, self.cast(x, dtype, F32, lanes), F32, lanes)
             return self.cast(wide, F32, dtype, lanes)
-        if dtype == F32 and op in VECTOR_FUNCTIONS:
-            name = f"onepass.{op}.{lanes or 1}"
-            if name not in self.functions:
-                self.functions[name] = vector_function(op, name, lanes, self.target, self.declarations)
-            kind = type_of(dtype, lanes)
-            return self.op(f"call {kind} @{name}({kind} {x})")
+        if dtype == F32 and op in BOUNDS_ULP:
+            return self.vector_function(op, x, lanes)
         if op == "sigmoid":
             one, kind = constant(1.0, dtype, lanes), type_of(dtype, lanes)
-            power = self._transcendental("exp", self.op(f"fneg {kind} {x}"), dtype, lanes)
-            return self.op(f"fdiv {kind} {one}, {self.op(f'fadd {kind} {one}, {power}')}")
+            size = self.op(f"fneg {kind} {self.intrinsic('fabs', dtype, lanes, x)}")
+            power = self._transcendental("exp", size, dtype, lanes)
+            negative = self.op(f"fcmp olt {kind} {x}, {constant(0.0, dtype, lanes)}")
+            top = self.select(negative, power, one, dtype, lanes)
+            return self.op(f"fdiv {kind} {top}, {self.op(f'fadd {kind} {one}, {power}')}")
         if op not in _LIBM:
             raise InternalError("emit", f"no operation '{op}' on {dtype}")
         return self.per_lane(_LIBM[op] + ("f" if dtype == F32 else ""), (x,), dtype, lanes)
@@ -247,6 +246,8 @@ class Arithmetic(Writer):
         if target == BOOL:
             zero = constant(0.0 if source.is_float else 0, source, lanes)
             return self.compare("ne", x, zero, source, lanes)
+        if (source, target) == (F64, F16):
+            return self._double_to_half(x, lanes)
         if source.is_float and target.is_float:
             return self.op(f"{'fptrunc' if source.bits > target.bits else 'fpext'} {a} {x} to {b}")
         if source.is_float:
@@ -264,24 +265,49 @@ class Arithmetic(Writer):
         if source.bits == 16:
             return self._float_to_int(self.cast(x, source, F32, lanes), F32, target, lanes)
         kind = type_of(source, lanes)
-        unsigned_long = target.kind == "uint" and target.bits == 64
-        middle = I64 if target.bits == 64 or (target.kind == "uint" and target.bits == 32) else I32
-        low, high = (
-            (0.0, 2.0**64) if unsigned_long else (-(2.0 ** (middle.bits - 1)), 2.0 ** (middle.bits - 1))
+        if target == U64:
+            top = constant(2.0**63, source, lanes)
+            low = self._float_to_int(x, source, I64, lanes)
+            less = self.op(f"fsub {kind} {x}, {top}")
+            high = self._float_to_int(less, source, I64, lanes)
+            high = self.binary("xor", high, constant(1 << 63, I64, lanes), I64, lanes)
+            return self.select(self.op(f"fcmp ult {kind} {x}, {top}"), low, high, I64, lanes)
+        middle = I64 if target.bits == 64 or target == U32 else I32
+        high_bound = 2.0 ** (middle.bits - 1)
+        # float64 holds fractions just below the least int32, which truncate to it.
+        order, low_bound = (
+            ("ogt", -high_bound - 1.0) if source == F64 and middle == I32 else ("oge", -high_bound)
         )
-        lowest = constant(1 << 63 if unsigned_long else int(low), target if unsigned_long else middle, lanes)
-        # The bounds in float64 admit fractions just outside an int32; float32 has none there.
-        wide_low = low - 1.0 if source == F64 and middle == I32 else low
-        order = "ogt" if (source == F64 and middle == I32) or unsigned_long else "oge"
-        wide_low = -1.0 if unsigned_long else wide_low
-        above = self.op(f"fcmp {order} {kind} {x}, {constant(wide_low, source, lanes)}")
-        below = self.op(f"fcmp olt {kind} {x}, {constant(high, source, lanes)}")
+        above = self.op(f"fcmp {order} {kind} {x}, {constant(low_bound, source, lanes)}")
+        below = self.op(f"fcmp olt {kind} {x}, {constant(high_bound, source, lanes)}")
         fits = self._logic("and", above, below, lanes)
         safe = self.select(fits, x, constant(0.0, source, lanes), source, lanes)
-        middle_type = type_of(target if unsigned_long else middle, lanes)
-        converted = self.op(f"{'fptoui' if unsigned_long else 'fptosi'} {kind} {safe} to {middle_type}")
-        out = self.select(fits, converted, lowest, target if unsigned_long else middle, lanes)
-        return out if unsigned_long else self.cast(out, middle, target, lanes)
+        converted = self.op(f"fptosi {kind} {safe} to {type_of(middle, lanes)}")
+        lowest = constant(-(1 << (middle.bits - 1)), middle, lanes)
+        return self.cast(self.select(fits, converted, lowest, middle, lanes), middle, target, lanes)
+
+    def _double_to_half(self, x: str, lanes: int) -> str:
+        """float64 to float16 through float32 rounded to odd, so that only the last rounding counts.
+
+        Boldo and Melquiond, IEEE Trans. Computers 57(4), 2008. LLVM would call a function of the
+        compiler's run-time library, which a process need not have.
+        """
+        wide, ints = type_of(F64, lanes), type_of(I32, lanes)
+        near = self.op(f"fptrunc {wide} {x} to {type_of(F32, lanes)}")
+        back = self.op(f"fpext {type_of(F32, lanes)} {near} to {wide}")
+        bits = self.op(f"bitcast {type_of(F32, lanes)} {near} to {ints}")
+        inexact = self.op(f"fcmp one {wide} {x}, {back}")
+        even = self.op(
+            f"xor {type_of(BOOL, lanes)} {self.op(f'trunc {ints} {bits} to {type_of(BOOL, lanes)}')}, "
+            f"{constant(True, BOOL, lanes)}"
+        )
+        size, back_size = self.intrinsic("fabs", F64, lanes, x), self.intrinsic("fabs", F64, lanes, back)
+        outward = self.op(f"fcmp ogt {wide} {size}, {back_size}")
+        step = self.select(outward, constant(1, I32, lanes), constant(-1, I32, lanes), I32, lanes)
+        odd = self.op(f"add {ints} {bits}, {step}")
+        bits = self.select(self._logic("and", inexact, even, lanes), odd, bits, I32, lanes)
+        rounded = self.op(f"bitcast {ints} {bits} to {type_of(F32, lanes)}")
+        return self.op(f"fptrunc {type_of(F32, lanes)} {rounded} to {type_of(F16, lanes)}")
 
 
 def integer_power(name: str, dtype: DType) -> str:
