@@ -40,7 +40,7 @@ from onepass.loops.walk import statements as walk_statements
 from onepass.ops.opdef import Axis, Combine, Compute
 
 LANE, VECTOR, TILE, ROW = "lane", "vec", "pixel", "tile"
-MIN_STEPS_TO_PREFETCH = 32  # 28 FMAs a step: about 900 cycles, twice the latency of DRAM
+MIN_STEPS_TO_PREFETCH = 8
 
 
 @dataclass(frozen=True, slots=True)

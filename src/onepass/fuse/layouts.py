@@ -19,6 +19,7 @@ from onepass.loops.ir import Index, Load
 from onepass.loops.walk import loads
 from onepass.ops.opdef import Compute, Lowering
 
+REORDER = "Reorder"
 MAX_BORDER_GROWTH = 2.5  # a border that grows a tensor more than this is not worth its zeros: guards instead
 
 
@@ -48,7 +49,7 @@ def _copy_padded_inputs(graph: Graph) -> Graph:
         if name in borders and graph.types[name].rank >= 3:
             copy = f"{name}#bordered"
             renamed[name], types[copy] = copy, graph.types[name]
-            nodes.append(Node(f"Reorder_{name}", "identity", (name,), (copy,), {}, "Reorder"))
+            nodes.append(Node(f"Reorder_{name}", "identity", (name,), (copy,), {}, REORDER))
     if not nodes:
         return graph
     for node in graph.nodes:
@@ -118,6 +119,8 @@ def _output_block(
         blocked_input = layouts.get(node.inputs[0], PLAIN).block > 1
         wide = channels >= lanes // 2 or blocked_input
         return lanes if wide and (group == 1 or depthwise) else 1
+    if node.spelling == REORDER:
+        return lanes if kind.shape[1] >= lanes // 2 else 1
     if node.op == "concat":
         blocks = [layouts.get(name, PLAIN).block for name in node.inputs]
         aligned = all(graph.types[name].shape[1] % blocks[0] == 0 for name in node.inputs[:-1])
