@@ -12,7 +12,8 @@ import pytest
 from onepass.targets.cache import CodeCache, cache_key, default_directory
 from onepass.targets.llvm.description import describe
 
-KEY = "k" * 64
+KEY = "k0123"
+TARGET = describe("x86-64-v3")
 
 
 def outcomes(cache: CodeCache) -> list[str]:
@@ -21,9 +22,9 @@ def outcomes(cache: CodeCache) -> list[str]:
 
 def test_round_trip(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path / "new")
-    assert cache.load(KEY, "f") is None
-    cache.store(KEY, "f", b"object")
-    assert cache.load(KEY, "f") == b"object"
+    assert cache.get(KEY, TARGET) is None
+    cache.put(KEY, TARGET, b"object")
+    assert cache.get(KEY, TARGET) == b"object"
     assert outcomes(cache) == ["miss", "hit"]
     assert [path.suffix for path in (tmp_path / "new").iterdir()] == [".obj"]
 
@@ -31,42 +32,41 @@ def test_round_trip(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"x", b"y" * 100])
 def test_corrupt_entry_is_a_miss_that_is_noted(tmp_path: Path, damage: bytes) -> None:
     cache = CodeCache(tmp_path)
-    cache.store(KEY, "f", b"object")
+    cache.put(KEY, TARGET, b"object")
     (path,) = tmp_path.iterdir()
     path.write_bytes(damage)
-    assert cache.load(KEY, "f") is None
-    cache.store(KEY, "f", b"object")
-    assert cache.load(KEY, "f") == b"object"
+    assert cache.get(KEY, TARGET) is None
+    cache.put(KEY, TARGET, b"object")
+    assert cache.get(KEY, TARGET) == b"object"
     assert outcomes(cache) == ["corrupt", "hit"]
 
 
 def test_one_flipped_bit_is_found(tmp_path: Path) -> None:
     cache = CodeCache(tmp_path)
-    cache.store(KEY, "f", b"object")
+    cache.put(KEY, TARGET, b"object")
     (path,) = tmp_path.iterdir()
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    assert cache.load(KEY, "f") is None
+    assert cache.get(KEY, TARGET) is None
 
 
 def test_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     cache = CodeCache(tmp_path / "file")
     for _ in range(2):
-        assert cache.load(KEY, "f") is None
-        cache.store(KEY, "f", b"object")
+        assert cache.get(KEY, TARGET) is None
+        cache.put(KEY, TARGET, b"object")
     assert outcomes(cache) == ["miss", "unwritable", "miss"]
-    cache.trim()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
 def test_read_only_directory(tmp_path: Path) -> None:
-    CodeCache(tmp_path).store(KEY, "f", b"object")
+    CodeCache(tmp_path).put(KEY, TARGET, b"object")
     tmp_path.chmod(0o500)
     cache = CodeCache(tmp_path)
-    assert cache.load(KEY, "f") == b"object"
-    cache.store("other", "g", b"object")
+    assert cache.get(KEY, TARGET) == b"object"
+    cache.put("other", TARGET, b"object")
     tmp_path.chmod(0o700)
     assert outcomes(cache) == ["hit", "unwritable"]
 
@@ -78,39 +78,39 @@ def test_full_disk_is_noted_once_and_leaves_nothing(tmp_path: Path, monkeypatch:
     cache = CodeCache(tmp_path)
     monkeypatch.setattr(os, "replace", full)
     for _ in range(2):
-        cache.store(KEY, "f", b"object")
+        cache.put(KEY, TARGET, b"object")
     assert outcomes(cache) == ["unwritable"] and not list(tmp_path.iterdir())
     assert "No space left" in cache.events[0].reason
 
 
 def test_off() -> None:
     cache = CodeCache(None)
-    cache.store(KEY, "f", b"object")
-    assert cache.load(KEY, "f") is None
+    cache.put(KEY, TARGET, b"object")
+    assert cache.get(KEY, TARGET) is None
 
 
 def test_least_recently_used_go_first(tmp_path: Path) -> None:
-    cache = CodeCache(tmp_path, limit_bytes=250)
+    cache = CodeCache(tmp_path)
     for i in range(3):
-        cache.store(str(i), "f", bytes(50))
-        os.utime(tmp_path / f"{i}.obj", (i, i))
-    assert cache.load("0", "f") is not None
-    cache.store("3", "f", bytes(50))
-    cache.trim()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.obj", "2.obj", "3.obj"]
+        cache.put(str(i), TARGET, bytes(50))
+        os.utime(tmp_path / f"{cache_key(str(i), TARGET)}.obj", (i, i))
+    assert cache.get("0", TARGET) is not None
+    later = CodeCache(tmp_path, limit_bytes=170)
+    later.put("3", TARGET, bytes(50))
+    assert [later.get(str(i), TARGET) is not None for i in range(4)] == [True, False, True, True]
 
 
 def test_writers_at_once(tmp_path: Path) -> None:
     caches = [CodeCache(tmp_path) for _ in range(4)]
     threads = [
-        threading.Thread(target=lambda c=c: [c.store(KEY, "f", bytes(100_000)) for _ in range(20)])
+        threading.Thread(target=lambda c=c: [c.put(KEY, TARGET, bytes(100_000)) for _ in range(20)])
         for c in caches
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert caches[0].load(KEY, "f") == bytes(100_000)
+    assert caches[0].get(KEY, TARGET) == bytes(100_000)
     assert len(list(tmp_path.iterdir())) == 1
 
 

@@ -1,6 +1,6 @@
 """Object code on disk, so that a model compiles once a machine.
 
-In: the key of what was compiled. Out: its bytes, or None. An entry is a checksum and the object; it is
+In: the symbol of a kernel and a target. Out: its object's bytes, or None. An entry is a checksum and the object; it is
 written under another name and then renamed, so that readers and concurrent writers see all of it or
 nothing. A directory that cannot be used makes every look-up a miss, never an error.
 """
@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -45,32 +46,45 @@ def default_directory() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "onepass"
 
 
-def cache_key(text: str, target: TargetDescription) -> str:
-    """Names everything that the object code depends on."""
-    version = f"{FORMAT} {llvmlite.__version__} {llvm.llvm_version_info}"
-    parts = (version, target.triple, target.cpu, target.features, text)
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
+@lru_cache(maxsize=1)
+def _generator() -> str:
+    """Digest of the code generator's own source and of LLVM's version."""
+    digest = hashlib.sha256(f"{FORMAT} {llvmlite.__version__} {llvm.llvm_version_info}".encode())
+    for path in sorted((Path(__file__).parent / "llvm").glob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
+def cache_key(symbol: str, target: TargetDescription) -> str:
+    """Names everything that object code depends on, where `symbol` stands for the kernel's text."""
+    parts = (_generator(), target.triple, target.cpu, target.features, target.isa, symbol)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
 class CodeCache:
-    """A directory of objects; `directory` None: nothing is kept. `events` lists what happened."""
+    """A directory of objects; `directory` None: nothing is kept. `events` lists what happened.
+
+    A kernel is known by its symbol: whoever names kernels puts a digest of the kernel's text in the name.
+    """
 
     def __init__(self, directory: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
         self.directory = directory
         self.events: list[CacheEvent] = []
         self._limit = limit_bytes
         self._broken = ""
+        self._trimmed = False
 
-    def load(self, key: str, symbol: str) -> bytes | None:
-        """The object stored under `key`, or None; notes which in `events`."""
+    @classmethod
+    def default(cls) -> CodeCache:
+        """The cache of this user."""
+        return cls(default_directory())
+
+    def get(self, symbol: str, target: TargetDescription) -> bytes | None:
+        """The object of `symbol` for `target`, or None; notes which in `events`."""
         if self.directory is None:
             self._note(symbol, "miss", "the cache is off")
             return None
-        path = self.directory / (key + _SUFFIX)
+        path = self.directory / (cache_key(symbol, target) + _SUFFIX)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -88,17 +102,20 @@ class CodeCache:
         self._note(symbol, "hit")
         return body
 
-    def store(self, key: str, symbol: str, data: bytes) -> None:
-        """Keeps `data` under `key`; a failure is noted once and then not tried again."""
+    def put(self, symbol: str, target: TargetDescription, data: bytes) -> None:
+        """Keeps the object of `symbol`; a failure is noted once and then not tried again."""
         if self.directory is None or self._broken:
             return
+        if not self._trimmed:
+            self._trimmed = True
+            self._trim(self.directory)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.directory, suffix=".tmp")
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(hashlib.sha256(data).digest() + data)
-                os.replace(name, self.directory / (key + _SUFFIX))
+                os.replace(name, self.directory / (cache_key(symbol, target) + _SUFFIX))
             except OSError:
                 os.unlink(name)
                 raise
@@ -106,24 +123,23 @@ class CodeCache:
             self._broken = f"cannot write to {self.directory}: {error.strerror}; compiled code is not kept"
             self._note(symbol, "unwritable", self._broken)
 
-    def trim(self) -> None:
-        """Deletes the entries used longest ago until the rest fits the limit; call it after storing."""
-        if self.directory is None:
-            return
+    def _trim(self, directory: Path) -> None:
+        """Deletes the entries used longest ago until the rest fits the limit."""
         entries = []
         try:
-            for item in os.scandir(self.directory):
+            for item in os.scandir(directory):
                 if item.name.endswith((_SUFFIX, ".tmp")):
                     status = item.stat()
                     entries.append((status.st_mtime, status.st_size, item.path))
         except OSError:
-            return  # another process is trimming, or there is no directory
+            return  # there is no directory yet, or another process is deleting
         total = sum(size for _, size, _ in entries)
-        for _, size, path in sorted(entries):
-            if total <= self._limit:
-                return
-            Path(path).unlink(missing_ok=True)
-            total -= size
+        with contextlib.suppress(OSError):
+            for _, size, path in sorted(entries):
+                if total <= self._limit:
+                    break
+                os.unlink(path)
+                total -= size
 
     def _note(self, symbol: str, outcome: Outcome, reason: str = "") -> None:
         self.events.append(CacheEvent(symbol, outcome, reason))
