@@ -1,8 +1,8 @@
 """Object code on disk, so that a model compiles once a machine.
 
-In: the symbol of a kernel and a target. Out: its object's bytes, or None. An entry is a checksum and the object; it is
-written under another name and then renamed, so that readers and concurrent writers see all of it or
-nothing. A directory that cannot be used makes every look-up a miss, never an error.
+In: the symbol of a kernel and a target. Out: its object's bytes, or None. An entry is a checksum and
+the object; it is written under another name and then renamed, so that readers and concurrent writers
+see all of it or nothing. A directory that cannot be used makes every look-up a miss, never an error.
 """
 
 from __future__ import annotations
