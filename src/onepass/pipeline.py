@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from onepass.core.errors import ShapeError
 from onepass.core.settings import Settings
 from onepass.cost.machine import Machine
 from onepass.forms.nest import Built
@@ -31,11 +32,12 @@ from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
 from onepass.ops.opdef import Array
 from onepass.runtime.arena import Lifetime, plan_arena
+from onepass.runtime.host import memory_bytes
 from onepass.runtime.program import Launch, Program, Slot
-from onepass.targets.cache import CacheEvent, CodeCache
+from onepass.targets.cache import CacheEvent, CodeCache, cache_key
+from onepass.targets.llvm.compile import link
 from onepass.targets.llvm.description import TargetDescription
 from onepass.targets.llvm.emit import emit
-from onepass.targets.llvm.compile import link
 from onepass.targets.llvm.parallel import compile_many
 
 GRAPH_PASSES = (split_to_slices, simplify_views, fold_constants, drop_dead_nodes)
@@ -43,13 +45,23 @@ GRAPH_PASSES = (split_to_slices, simplify_views, fold_constants, drop_dead_nodes
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One model for one set of shapes: what was decided, and the code that does it."""
+    """One model for one set of shapes: what was decided, and the code that does it.
+
+    `objects` is the object code by cache key; for `hits` kernels it was there already.
+    """
 
     plan: Plan
     program: Program
     kernels: Mapping[str, Kernel]
+    objects: Mapping[str, bytes]
+    hits: int
     events: tuple[CacheEvent, ...]
     compile_s: float
+
+    @property
+    def misses(self) -> int:
+        """Kernels whose object code had to be compiled."""
+        return len(self.kernels) - self.hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +74,17 @@ class _Placed:
 
 
 def compile_graph(
-    graph: Graph, settings: Settings, machine: Machine, target: TargetDescription, workers: int
+    graph: Graph,
+    settings: Settings,
+    machine: Machine,
+    target: TargetDescription,
+    workers: int,
+    known: Mapping[str, bytes] | None = None,
 ) -> Compiled:
-    """Compiles `graph` as `settings` ask; raises `UserError` for what the user can mend."""
+    """Compiles `graph` as `settings` ask; raises `UserError` for what the user can mend.
+
+    `known` holds object code by cache key, used before the cache is asked.
+    """
     started = time.perf_counter()
     for step in GRAPH_PASSES:
         graph = step(graph)
@@ -78,8 +98,9 @@ def compile_graph(
         if shaped is not None and graph.types[shaped.outputs[0]].size > 0
     ]
     kernels = {item.kernel.name: item.kernel for item in placed}
-    objects, events = _machine_code(kernels, target, settings)
     slots, arena_bytes = _allocate(context, planned.plan, placed, constants)
+    _refuse_too_large(graph, arena_bytes)
+    objects, hits, events = _machine_code(kernels, target, settings, known or {})
     program = Program(
         link(objects),
         [Launch(item.region, item.kernel.name, item.args) for item in placed],
@@ -91,7 +112,21 @@ def compile_graph(
         workers,
     )
     plan = replace(planned.plan, arena_bytes=arena_bytes)
-    return Compiled(plan, program, kernels, events, time.perf_counter() - started)
+    by_key = {cache_key(name, target): data for name, data in objects.items()}
+    return Compiled(plan, program, kernels, by_key, hits, events, time.perf_counter() - started)
+
+
+def _refuse_too_large(graph: Graph, arena_bytes: int) -> None:
+    """Raises `ShapeError` for a model that this machine's memory cannot hold, before it is asked for."""
+    ends = {*graph.inputs, *graph.outputs}
+    needed = arena_bytes + sum(graph.types[name].size_bytes for name in ends)
+    if needed > memory_bytes():
+        raise ShapeError(
+            f"the model needs {needed:,} bytes for its values, this machine has {memory_bytes():,}",
+            where=", ".join(f"input '{name}' {graph.types[name]}" for name in graph.inputs),
+            why="nothing was allocated",
+            remedy="use a smaller batch or smaller images",
+        )
 
 
 def _place(context: Context, number: int, shaped: Shaped, constants: dict[str, Array]) -> _Placed:
@@ -104,7 +139,8 @@ def _place(context: Context, number: int, shaped: Shaped, constants: dict[str, A
         if arg in built.packed:
             label = _packed_label(built.packed[arg])
             if label not in constants:
-                constants[label] = built.packed[arg].pack(_constant(context, shaped, built.packed[arg].source))
+                source = _constant(context, shaped, built.packed[arg].source)
+                constants[label] = built.packed[arg].pack(source)
         elif arg in shaped.body.constants or arg in context.graph.constants:
             label = f"constant:{arg}"
             constants[label] = _constant(context, shaped, arg)
@@ -124,20 +160,21 @@ def _constant(context: Context, shaped: Shaped, name: str) -> Array:
 
 
 def _machine_code(
-    kernels: Mapping[str, Kernel], target: TargetDescription, settings: Settings
-) -> tuple[dict[str, bytes], tuple[CacheEvent, ...]]:
-    """Object code of every kernel, from the cache where it is there."""
+    kernels: Mapping[str, Kernel], target: TargetDescription, settings: Settings, known: Mapping[str, bytes]
+) -> tuple[dict[str, bytes], int, tuple[CacheEvent, ...]]:
+    """Object code of every kernel, for how many of them it was there already, and the cache's events."""
     cache = CodeCache.default() if settings.cache else CodeCache(None)
     objects: dict[str, bytes] = {}
     for name in kernels:
-        found = cache.get(name, target)
+        found = known.get(cache_key(name, target)) or cache.get(name, target)
         if found is not None:
             objects[name] = found
+    hits = len(objects)
     missing = [kernel for name, kernel in kernels.items() if name not in objects]
     for kernel, code in zip(missing, compile_many([emit(k, target) for k in missing], target), strict=True):
         objects[kernel.name] = code.object_bytes
         cache.put(kernel.name, target, code.object_bytes)
-    return objects, tuple(cache.events)
+    return objects, hits, tuple(cache.events)
 
 
 def _allocate(

@@ -6,7 +6,8 @@ import re
 # Lower layers first; a module may import modules of lower layers, and of its own package.
 LAYERS = (
     ("core",), ("loops",), ("ops",), ("graph",), ("frontends", "cost"), ("forms",), ("fuse",), ("targets",),
-    ("runtime",), ("pipeline",), ("report", "wall", "zoo"), ("cli",),
+    ("runtime",), ("pipeline",), ("report", "wall", "zoo"), ("compare",),
+    ("api",), ("cli",),
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 # Where the general rule is too loose: the only packages that these may import.

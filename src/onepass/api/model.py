@@ -1,0 +1,237 @@
+"""`onepass.compile` and the `Model` that it returns.
+
+In: an ONNX model and the options of the command line. Out: a callable over numpy arrays. Code is made
+for known sizes: at once where all are known, else for each set of shapes at its first call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from onepass.api.bundle import Bundle, read_bundle, write_bundle
+from onepass.api.results import Results
+from onepass.compare.explanation import Explanation, explain
+from onepass.compare.fusion import run_fusion
+from onepass.compare.setup import Setup, set_up
+from onepass.core.errors import ShapeError, UserError
+from onepass.core.files import write_text
+from onepass.core.settings import Settings
+from onepass.core.tensor import Shape
+from onepass.frontends.onnx_import import import_onnx
+from onepass.frontends.onnx_model import InputDescription, ModelSource, OnnxModel, describe_inputs, load_onnx
+from onepass.frontends.onnx_shapes import bind_shapes
+from onepass.fuse.plan import Plan
+from onepass.ops.opdef import Array
+from onepass.pipeline import Compiled
+
+Shapes = tuple[Shape, ...]
+
+
+def compile(
+    model: ModelSource,
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    threads: int | None = None,
+    fuse: str = "auto",
+    exact: bool = False,
+    cache: bool = True,
+) -> Model:
+    """Compiles an ONNX model (path, bytes or ModelProto) for this machine.
+
+    `shapes` fixes inputs to sizes; inputs that stay open take the sizes of the arrays of each call.
+    `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
+    change rounding. `cache=False` leaves the code cache on disk alone. Raises ModelError, ShapeError or
+    OptionError, in the model's own names.
+    """
+    given = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
+    settings = Settings(threads, fuse, given, cache=cache)
+    if exact:
+        settings = replace(settings, rewrites=frozenset())
+    return Model(load_onnx(model), set_up(settings))
+
+
+def load(path: str | Path, *, threads: int | None = None) -> Model:
+    """A model that `Model.save` wrote, ready to run in every shape that it was compiled for.
+
+    On another processor, or for another number of threads, the contained model is compiled again, which
+    `specializations` tells. Raises ModelError for a file that is damaged or not from onepass. The file
+    holds machine code: load only what you would run.
+    """
+    bundle = read_bundle(Path(path), threads)
+    model = Model(bundle.loaded, bundle.setup, bundle.objects, bundle.note)
+    for shapes in bundle.shapes:
+        model.prepare(shapes)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization:
+    """One set of input shapes that code was made for: why, in how many seconds, and for how many kernels
+    the object code was there already (`hits`) or had to be compiled (`misses`). `notes` are the cache's
+    own explanations."""
+
+    shapes: Mapping[str, Shape]
+    reason: str
+    compile_s: float
+    hits: int
+    misses: int
+    notes: tuple[str, ...]
+
+
+class Model:
+    """A compiled model. Call it with arrays; safe to call from several threads.
+
+    `inputs` are the declared inputs, `outputs` the names of the outputs, both in the model's order.
+    """
+
+    def __init__(
+        self, loaded: OnnxModel, setup: Setup, known: Mapping[str, bytes] | None = None, note: str = ""
+    ) -> None:
+        """`known` holds object code by cache key; `note` is added to the reason of what is compiled."""
+        self.inputs: tuple[InputDescription, ...] = describe_inputs(loaded)
+        self.outputs: tuple[str, ...] = tuple(value.name for value in loaded.proto.graph.output)
+        self.specializations: list[Specialization] = []
+        self._loaded, self._setup = loaded, setup
+        self._name = str(loaded.proto.graph.name) or "model"
+        self._known, self._note = dict(known or {}), note
+        self._compiled: dict[Shapes, Compiled] = {}
+        self._compiling = threading.Lock()
+        given = setup.settings.shapes
+        if _is_bound(self.inputs, given) or given.keys() - {item.name for item in self.inputs}:
+            types = bind_shapes(self.inputs, given)
+            reason = "every size is given or declared" if given else "every size is declared"
+            self._specialize({name: kind.shape for name, kind in types.items()}, reason)
+        else:
+            bind_shapes([item for item in self.inputs if item.name in given], given)
+
+    def __call__(self, *arrays: Array, **named: Array) -> Results:
+        """The model's outputs for its inputs, by position or by name.
+
+        Raises ShapeError for a wrong count, name, shape or dtype.
+        """
+        given = self._ordered(arrays, named)
+        compiled = self._compiled.get(tuple(array.shape for array in given))
+        if compiled is None:
+            compiled = self._specialize(self._shapes_of(given), "first call with these shapes")
+        return Results(self.outputs, compiled.program.run(given))
+
+    def prepare(self, shapes: Mapping[str, Shape]) -> None:
+        """Compiles for the shapes of all inputs, unless that was done; raises ShapeError as a call does."""
+        types = bind_shapes(self.inputs, {**shapes, **self._setup.settings.shapes})
+        self._specialize({name: kind.shape for name, kind in types.items()}, "prepared for these shapes")
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the newest specialization; raises UserError before the first one."""
+        return self._newest().plan
+
+    def save(self, path: str | Path) -> None:
+        """Writes model, weights, settings and machine code into one file for `onepass.load`.
+
+        Raises UserError where the file cannot be written.
+        """
+        shapes = tuple(dict(record.shapes) for record in self.specializations)
+        used = {key: data for compiled in self._compiled.values() for key, data in compiled.objects.items()}
+        write_bundle(Bundle(self._loaded, self._setup, shapes, used), Path(path))
+
+    def report(self, path: str | Path) -> None:
+        """Runs the model unfused and fused, for the newest shapes, and writes the report as one page.
+
+        Raises UserError where nothing is compiled yet or the file cannot be written.
+        """
+        self._newest()
+        run = run_fusion(self._name, self._loaded, self._setup, self.specializations[-1].shapes)
+        write_text(Path(path), run.html())
+
+    def explain(self, measured: bool = True) -> Explanation:
+        """What holds each operator up when run op by op, and every decision of the plan.
+
+        Seconds are predicted, and measured on random inputs unless `measured` is False.
+        """
+        self._newest()
+        shapes = self.specializations[-1].shapes
+        return explain(self._loaded, self._setup, shapes, measured)
+
+    def _newest(self) -> Compiled:
+        if not self._compiled:
+            raise UserError(
+                "nothing is compiled yet", why="some sizes are open: " + ", ".join(map(str, self.inputs)),
+                remedy="call the model once, or give the sizes with the shapes option",
+            )  # fmt: skip
+        return next(reversed(self._compiled.values()))
+
+    def _ordered(self, arrays: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
+        """The arrays in the order of the inputs."""
+        names = [item.name for item in self.inputs]
+        remedy = "the inputs are " + ", ".join(map(str, self.inputs)) if names else "call it without inputs"
+        for name in named:
+            if name not in names or name in names[: len(arrays)]:
+                what = "was given twice" if name in names else "does not exist"
+                raise ShapeError(f"input '{name}' {what}", remedy=remedy)
+        missing = [name for name in names[len(arrays) :] if name not in named]
+        if missing or len(arrays) > len(names):
+            why = f"no array for {', '.join(missing)}" if missing else ""
+            raise ShapeError(
+                f"the model takes {len(names)} inputs, not {len(arrays) + len(named)}", why=why, remedy=remedy
+            )
+        return [np.asarray(array) for array in (*arrays, *(named[name] for name in names[len(arrays) :]))]
+
+    def _shapes_of(self, arrays: Sequence[Array]) -> dict[str, Shape]:
+        """The shapes of a call that needs new code, checked against what is declared and what was given."""
+        fixed = self._setup.settings.shapes
+        for item, array in zip(self.inputs, arrays, strict=True):
+            where = f"input '{item.name}'"
+            if array.dtype != item.dtype.numpy:
+                raise ShapeError(
+                    f"input '{item.name}' has the wrong element type", where=where,
+                    why=f"expected {item}, got {array.dtype}{list(array.shape)}",
+                    remedy=f"convert it with .astype('{item.dtype}')",
+                )  # fmt: skip
+            if array.shape != fixed.get(item.name, array.shape):
+                raise ShapeError(
+                    f"input '{item.name}' has the wrong shape", where=where,
+                    why=f"compiled for {list(fixed[item.name])}, got {list(array.shape)}",
+                    remedy="leave the input out of the shapes option to take any shape, or reshape the array",
+                )  # fmt: skip
+        shapes = {item.name: array.shape for item, array in zip(self.inputs, arrays, strict=True)}
+        bind_shapes(self.inputs, shapes)
+        return shapes
+
+    def _specialize(self, shapes: dict[str, Shape], reason: str) -> Compiled:
+        """Code for these shapes; threads that ask for the same get the same."""
+        key = tuple(shapes[item.name] for item in self.inputs)
+        with self._compiling:
+            if key not in self._compiled:
+                compiled = self._setup.compile(import_onnx(self._loaded, shapes), self._known)
+                self._known.update(compiled.objects)
+                explained = f"{reason}; {self._note}" if self._note else reason
+                self.specializations.append(_record(shapes, explained, compiled))
+                self._compiled[key] = compiled
+            return self._compiled[key]
+
+    def __repr__(self) -> str:
+        made = len(self.specializations)
+        inputs = ", ".join(map(str, self.inputs))
+        return f"<onepass.Model ({inputs}) -> {', '.join(self.outputs)}; {made} specializations>"
+
+
+def _record(shapes: Mapping[str, Shape], reason: str, compiled: Compiled) -> Specialization:
+    counts = Counter(event.reason for event in compiled.events if event.reason)
+    notes = tuple(f"{reason} ({count})" if count > 1 else reason for reason, count in counts.items())
+    return Specialization(shapes, reason, compiled.compile_s, compiled.hits, compiled.misses, notes)
+
+
+def _is_bound(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape]) -> bool:
+    """Whether every size is declared, given, or named by a symbol whose size is given."""
+    bound = {dim for item in inputs if item.name in shapes for dim in item.dims or ()} - {"?"}
+    return all(
+        item.name in shapes
+        or (item.dims is not None and all(isinstance(dim, int) or dim in bound for dim in item.dims))
+        for item in inputs
+    )

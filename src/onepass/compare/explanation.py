@@ -1,0 +1,58 @@
+"""Why a model takes the time it takes: the diagnosis of each operator, and the ledger of the plan.
+
+In: a loaded model, its shapes and a setup. Out: an `Explanation`, records with a readable text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from onepass.compare.setup import Setup
+from onepass.core.tensor import Shape
+from onepass.frontends.onnx_import import import_onnx
+from onepass.frontends.onnx_model import OnnxModel
+from onepass.fuse.plan import Decision, Plan
+from onepass.report.diagnosis import OpRow, diagnose, diagnosis_table
+from onepass.runtime.trace import Trace
+from onepass.zoo.catalog import example_inputs
+
+TRACED_RUNS = 20
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation:
+    """`rows`: one for each operator, run on its own; `decisions`: one for each edge of the fused plan."""
+
+    rows: tuple[OpRow, ...]
+    unfused: Plan
+    fused: Plan
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The ledger of the fused plan."""
+        return self.fused.decisions
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        Console(file=text, width=200, color_system=None).print(diagnosis_table(self.rows))
+        for d in self.decisions:
+            edge = f"{d.producer or 'model input'} -> {d.consumer or 'model output'}"
+            text.write(f"{d.home:8} {edge} ('{d.value}'): {d.detail}\n")
+        return text.getvalue()
+
+
+def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape], measured: bool) -> Explanation:
+    """Plans the model unfused and as `setup` asks, and times each unfused kernel where `measured`."""
+    graph = import_onnx(loaded, shapes)
+    unfused = setup.with_fuse("none").compile(graph)
+    fused = setup.compile(graph)
+    trace: Trace | None = None
+    if measured:
+        inputs = example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
+        trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
+    rows = diagnose(unfused.plan, trace, setup.machine, setup.workers)
+    return Explanation(rows, unfused.plan, fused.plan)
