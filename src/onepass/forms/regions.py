@@ -69,8 +69,12 @@ def form_of(body: Body) -> Form:
 
 
 def is_contraction(stage: Compute) -> bool:
-    """A sum of products of two loads over something that both share."""
-    return is_product(stage) and operand_loads(stage) is not None
+    """A sum of products of two loads, each of which is used for several outputs: not a sum of squares."""
+    operands = operand_loads(stage) if is_product(stage) else None
+    if operands is None:
+        return False
+    left, right = (frozenset().union(*map(index_names, load.indices)) for load in operands)
+    return left != right
 
 
 def _is_window(stage: Compute) -> bool:

@@ -68,7 +68,7 @@ class Resolver:
             return self.read(name, indices)
         if self.temps is not None and self._uses(name) > 1:
             return self._shared(name, indices)
-        return self._inlined(name, indices)
+        return self.inlined(name, indices)
 
     def read(self, name: str, indices: Indices) -> Expr:
         """A load of a value that the region reads, from memory."""
@@ -111,7 +111,7 @@ class Resolver:
 
     def at(self, stage: str, indices: Indices) -> Expr:
         """The body of `stage` at `indices`, resolved and simplified."""
-        return self.simplify(self._inlined(stage, indices))
+        return self.simplify(self.inlined(stage, indices))
 
     def start_temps(self, lanes: str) -> None:
         """From here on stages used several times get a register each; `lanes` is the vector variable."""
@@ -125,7 +125,8 @@ class Resolver:
         self._memo.clear()
         return taken
 
-    def _inlined(self, name: str, indices: Indices) -> Expr:
+    def inlined(self, name: str, indices: Indices) -> Expr:
+        """The body of stage `name` at `indices`, resolved."""
         stage = self.body.stage(name)
         assert stage is not None
         axes = {axis.name: index for axis, index in zip(stage.axes, indices, strict=True)}
@@ -134,7 +135,7 @@ class Resolver:
     def _shared(self, name: str, indices: Indices) -> Expr:
         key = (name, indices)
         if key not in self._memo:
-            value = self.simplify(self._inlined(name, indices))
+            value = self.simplify(self.inlined(name, indices))
             lanes = self.ranges[self.temp_lanes][1] + 1
             buffer = Buffer(f"t{len(self.temp_buffers)}", value.dtype, (lanes,), "register")
             where = (Index(self.temp_lanes),)

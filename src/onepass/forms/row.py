@@ -8,8 +8,9 @@ along the row, or across rows where that is what is contiguous in memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from onepass.forms.body import Body
@@ -19,13 +20,14 @@ from onepass.forms.schedule import Segment, segments
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, Index, Load, Stmt, Store, Unary
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Index, Load, Stmt, Store, Unary
 from onepass.loops.walk import index_names, loads, subexpressions
 from onepass.ops.opdef import Axis, Combine, Compute
 
 LANE, STEP, UNROLLED = "lane", "step", "u"
 UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
 SCRATCH_LIMIT_BYTES = 256 * 1024  # a quarter of a 1 MiB L2; a longer row is computed again instead
+LONG_SUM = 128  # additions to one accumulator
 COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sqrt", "sin", "cos"})
 
 
@@ -46,6 +48,15 @@ class _Pass:
     axes: tuple[Axis, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A scratch row: which axes of its stage run along the row, and the other indices, fixed for a row."""
+
+    buffer: Buffer
+    places: tuple[int, ...]
+    rest: Indices
+
+
 class _RowBuilder:
     def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> None:
         self.body, self.lanes = body, lanes
@@ -63,7 +74,7 @@ class _RowBuilder:
         self.outer = [axis for axis in self.axes if axis.name in used]
         self.inner = [axis for axis in self.axes if axis.name not in used]
         self.lane_axis = self._lane_axis()
-        self.scratch: dict[str, tuple[Buffer, tuple[int, ...]]] = {}
+        self.scratch: dict[str, _Kept] = {}
         self.costly = {
             stage.name
             for stage in body.stages
@@ -149,7 +160,7 @@ class _RowBuilder:
             resolver.bound[p.stage.name] = _reader(p.stage, place, totals[p.stage.name])
         statements += self._write(at)
         body = tuple(statements)
-        for buffer in [*totals.values(), *(buffer for buffer, _ in self.scratch.values())]:
+        for buffer in [*totals.values(), *(kept.buffer for kept in self.scratch.values())]:
             body = (Alloc(buffer, body),)
         return named_loops(order, body)
 
@@ -160,11 +171,20 @@ class _RowBuilder:
         combine = p.stage.combine
         assert combine is not None
         accumulators: list[Buffer] = []
+        parts: list[Buffer] = []
         body: list[Stmt] = []
+        rows = math.prod(axis.extent for axis in p.axes[:-1])
         for piece, count, lanes in self._cuts(p.axes[-1].extent):
             buffer = Buffer(f"acc{len(accumulators)}", p.stage.dtype, (count, lanes), "register")
             element = Load(buffer.name, (idx(UNROLLED), idx(LANE)), buffer.dtype)
             accumulators.append(buffer)
+            fold = None
+            if combine == "add" and buffer.dtype.is_float and rows * piece.count > LONG_SUM:
+                part = replace(buffer, name=f"part{len(parts)}")
+                parts.append(part)
+                total_so_far, element = element, replace(element, buffer=part.name)
+                store = Store(buffer.name, element.indices, binary("add", total_so_far, element))
+                fold = (_start(part, combine), _over(part, store))
 
             def update(exprs: dict[str, Expr], element: Load = element) -> tuple[Store, ...]:
                 names = {a.name: exprs[b.name] for a, b in zip(p.stage.reduce_axes, p.axes, strict=True)}
@@ -172,10 +192,10 @@ class _RowBuilder:
                 term = self.resolver.simplify(self.resolver.resolve(term))
                 return (Store(element.buffer, element.indices, accumulate(combine, element, term)),)
 
-            body += self._loops(p.axes, piece, count, lanes, row, update)
+            body += self._loops(p.axes, piece, count, lanes, row, update, fold)
         start = [_start(buffer, combine) for buffer in accumulators]
         found: tuple[Stmt, ...] = (*start, *body, self._total(combine, accumulators, total))
-        for buffer in accumulators:
+        for buffer in (*accumulators, *parts):
             found = (Alloc(buffer, found),)
         return list(found)
 
@@ -200,8 +220,12 @@ class _RowBuilder:
         lanes: int,
         row: dict[str, Expr],
         make: Callable[[dict[str, Expr]], tuple[Store, ...]],
+        fold: tuple[Stmt, Stmt] | None = None,
     ) -> list[Stmt]:
-        """Loops over `axes`, the last one cut as `piece` says; `make` gives the store for one element."""
+        """Loops over `axes`, the last one cut as `piece` says; `make` gives the store for one element.
+
+        `fold`: what stands before and after each stretch of a long sum.
+        """
         resolver = self.resolver
         resolver.ranges |= {STEP: (0, piece.count - 1), UNROLLED: (0, count - 1), LANE: (0, lanes - 1)}
         position = add(mul(idx(STEP), piece.width), piece.start)
@@ -210,7 +234,7 @@ class _RowBuilder:
         else:
             position = add(position, idx(UNROLLED))
         exprs = row | ({axes[-1].name: resolver.simplify(position)} if axes else {})
-        self.row_positions = tuple(exprs.values())
+        self.row_places = {exprs[axis.name]: axis.extent for axis in axes if axis.extent > 1}
         resolver.start_temps(LANE)
         first = len(resolver.temp_buffers)
         resolver.kept = {name: self._keep for name in self.costly if name not in resolver.bound}
@@ -219,17 +243,20 @@ class _RowBuilder:
         for temp in resolver.temp_buffers[first:]:
             body = (Alloc(temp, body),)
         body = (loop(UNROLLED, count, body, "unroll"),)
-        body = (loop(STEP, piece.count, body),)
-        for axis in reversed(axes[:-1]):
-            body = (loop(axis.name, axis.extent, body),)
-        return list(body)
+        loops = [(STEP, piece.count), *((axis.name, axis.extent) for axis in reversed(axes[:-1]))]
+        return list(_nested(loops, body, fold))
 
     def _keep(self, name: str, indices: Indices, value: Load) -> Store | None:
         """Keeps a costly stage in the scratch row as it is first computed."""
         stage = self.body.stage(name)
         assert stage is not None
-        places = tuple(k for k, index in enumerate(indices) if index in self.row_positions)
-        if len(places) != len({indices[k] for k in places}) or not places:
+        places = tuple(k for k, index in enumerate(indices) if index in self.row_places)
+        rest = tuple(index for k, index in enumerate(indices) if k not in places)
+        moving = frozenset().union(*map(index_names, self.row_places))
+        whole = all(self.row_places[indices[k]] == stage.axes[k].extent for k in places)
+        if len(places) != len({indices[k] for k in places}) or not places or not whole:
+            return None
+        if any(index_names(index) & moving for index in rest):
             return None
         shape = tuple(stage.axes[k].extent for k in places)
         if self.lane_axis is not None:
@@ -240,25 +267,28 @@ class _RowBuilder:
         if size > SCRATCH_LIMIT_BYTES:
             return None
         if name not in self.scratch:
-            self.scratch[name] = (Buffer(f"row{len(self.scratch)}", stage.dtype, shape, "cache"), places)
-        buffer, places = self.scratch[name]
-        where = tuple(indices[k] for k in places)
-        return Store(buffer.name, self._with_lane(where), value)
+            buffer = Buffer(f"row{len(self.scratch)}", stage.dtype, shape, "cache")
+            self.scratch[name] = _Kept(buffer, places, rest)
+        kept = self.scratch[name]
+        if (places, rest) != (kept.places, kept.rest):
+            return None
+        return Store(kept.buffer.name, self._with_lane(tuple(indices[k] for k in places)), value)
 
     def _with_lane(self, where: Indices) -> Indices:
         return where if self.lane_axis is None else (*where, idx(LANE))
 
     def _bind_scratch(self) -> None:
         """From the next pass on, kept stages are read from their scratch rows."""
-        for name, (buffer, places) in self.scratch.items():
-            if name in self.resolver.bound:
-                continue
+        for name, kept in self.scratch.items():
+            if name not in self.resolver.bound:
+                self.resolver.bound[name] = partial(self._read_kept, name, kept)
 
-            def read(indices: Indices, buffer: Buffer = buffer, places: tuple[int, ...] = places) -> Expr:
-                where = tuple(indices[k] for k in places)
-                return Load(buffer.name, self._with_lane(where), buffer.dtype)
-
-            self.resolver.bound[name] = read
+    def _read_kept(self, name: str, kept: _Kept, indices: Indices) -> Expr:
+        """An element of a kept stage; computed again where it belongs to another row."""
+        if tuple(index for k, index in enumerate(indices) if k not in kept.places) != kept.rest:
+            return self.resolver.inlined(name, indices)
+        where = self._with_lane(tuple(indices[k] for k in kept.places))
+        return Load(kept.buffer.name, where, kept.buffer.dtype)
 
     def _total(self, combine: Combine, accumulators: list[Buffer], total: Buffer) -> Stmt:
         """`total` = all accumulators together: across lanes as a balanced tree, or lane by lane."""
@@ -316,8 +346,33 @@ def _is_costly(stage: Compute) -> bool:
     return any(isinstance(e, Unary) and e.op in COSTLY for e in subexpressions(stage.body))
 
 
+def _nested(
+    loops: list[tuple[str, int]], body: tuple[Stmt, ...], fold: tuple[Stmt, Stmt] | None
+) -> tuple[Stmt, ...]:
+    """`loops`, innermost first, around `body`.
+
+    A long sum is taken in stretches of about the square root of its length, and those are summed: its error
+    then grows with the root (Higham 2002, section 4.2, blocked summation).
+    """
+    stretch, inner = math.isqrt(math.prod(count for _, count in loops)), 1
+    for name, count in loops:
+        if fold is not None and inner * count > max(stretch, LONG_SUM):
+            width = max(1, max(stretch, LONG_SUM) // inner)
+            start = mul(idx("stretch"), width)
+            stop = binary("min", add(start, width), const(count))
+            body = (loop("stretch", -(-count // width), (fold[0], For(name, start, stop, body), fold[1])),)
+            fold = None
+        else:
+            body = (loop(name, count, body),)
+        inner *= count
+    return body
+
+
 def _start(accumulators: Buffer, combine: Combine) -> Stmt:
     where = (idx(UNROLLED), idx(LANE))
-    store = Store(accumulators.name, where, initial_value(combine, accumulators.dtype))
+    return _over(accumulators, Store(accumulators.name, where, initial_value(combine, accumulators.dtype)))
+
+
+def _over(accumulators: Buffer, store: Store) -> Stmt:
     count, lanes = accumulators.shape
     return loop(UNROLLED, count, (loop(LANE, lanes, (store,), "vector"),), "unroll")
