@@ -8,6 +8,7 @@ whose variable they depend on, each once.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from onepass.core.dtypes import I64
@@ -48,7 +49,7 @@ class Form:
     high: int
 
 
-class Addressing(Arithmetic):
+class Addressing(Arithmetic, ABC):
     """Knows the loops around the current statement; turns indices into operands and pointers."""
 
     scopes: list[Scope]
@@ -70,9 +71,9 @@ class Addressing(Arithmetic):
         self._atom_exprs: dict[str, Expr] = {}
         self._alive: list[object] = []
 
+    @abstractmethod
     def evaluate(self, expr: Expr, hoisted: bool) -> str:
         """The scalar operand of an expression without lanes; `hoisted`: outside statement and guard."""
-        raise NotImplementedError
 
     def enter(self, mode: str, name: str, bounds: Range) -> int:
         """Notes that a loop was entered; gives what `leave` needs."""

@@ -27,6 +27,7 @@ class Statements(Expressions):
     """Adds statements; `allocas` collects the scratch buffers of the function."""
 
     def begin(self) -> None:
+        """Forgets everything; a function starts."""
         super().begin()
         self.allocas: Lines = []
         self._in_parallel = False
