@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from onepass.cost.machine import Level, Machine
 from onepass.cost.roofline import Traffic
@@ -11,7 +12,7 @@ from onepass.forms.body import Body
 from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Cast, Const, Expr, Fma, Index, Load, Select
-from onepass.loops.walk import arithmetic, children
+from onepass.loops.walk import arithmetic, children, index_names, loads
 from onepass.ops.opdef import Compute
 
 # Instructions of one transcendental, counted in the assembly of onepass's own polynomials per vector.
@@ -58,6 +59,41 @@ def serving_level(size_bytes: int, machine: Machine, workers: int) -> Level:
     return "l3" if size_bytes <= machine.l3_bytes // 2 else "memory"
 
 
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """How often each stage's element is computed, and how many elements of each input are read."""
+
+    evaluations: dict[str, float]
+    reads: dict[str, float]
+
+
+def demand(body: Body) -> Demand:
+    """Follows the loads from the outputs back: an inlined stage is computed once for each load of it.
+
+    A reduction is computed once an element, whoever reads it. An input's elements are read from memory
+    at most once each; loads that do not vary with a loop are the same load.
+    """
+    evaluations = {stage.name: 0.0 for stage in body.stages}
+    reads: dict[str, float] = {}
+    for stage in reversed(body.stages):
+        size = max(1, stage.type.size)
+        if stage.name in body.outputs or stage.reduce_axes:
+            evaluations[stage.name] = float(size)
+        share = evaluations[stage.name] / size
+        extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
+        for buffer, names in {(load.buffer, _names(load)) for load in loads(stage.body)}:
+            if buffer in evaluations:
+                evaluations[buffer] += share * math.prod(extents.values())
+            else:
+                reached = share * math.prod(extents[name] for name in names if name in extents)
+                reads[buffer] = max(reads.get(buffer, 0.0), reached)
+    return Demand(evaluations, reads)
+
+
+def _names(load: Load) -> frozenset[str]:
+    return frozenset().union(*(index_names(index) for index in load.indices))
+
+
 def region_traffic(
     body: Body,
     graph: Graph,
@@ -69,19 +105,27 @@ def region_traffic(
     """Traffic of one launch of `body`."""
     weights = sum(array.nbytes for array in graph.constants.values())
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
+    wanted = demand(body)
     compulsory = 0
     for name in (*body.inputs, *body.outputs):
         if name in body.constants or name not in graph.types:
             continue
         size = value_bytes(graph, layouts, name)
-        compulsory += size
         footprint = weights if name in graph.constants else size
+        if name not in body.outputs:
+            size = min(size, math.ceil(wanted.reads[name]) * graph.types[name].dtype.size_bytes)
+        compulsory += size
         bytes_at[serving_level(footprint, machine, workers)] += size
-    flops = sum(stage_flops(stage) for stage in body.stages)
+    flops = recomputed = 0
+    for stage in body.stages:
+        times = wanted.evaluations[stage.name] / max(1, stage.type.size)
+        flops += math.ceil(times * stage_flops(stage))
+        recomputed += math.ceil(max(0.0, times - 1) * stage_flops(stage))
     return Traffic(
         flops=flops,
         compulsory_bytes=compulsory,
         bytes_at=bytes_at,
+        recomputed_flops=recomputed,
         flop_efficiency=flop_efficiency,
         dtype="float64" if any(stage.dtype.name == "float64" for stage in body.stages) else "float32",
     )

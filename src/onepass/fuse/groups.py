@@ -77,16 +77,19 @@ class Groups:
         members = producer.members | consumer.members
         return shape_region(self.context, self.nodes(members), self.leaving(members))
 
-    def refusal(self, producer: Group, consumer: Group, value: str) -> str:
-        """The rule that forbids the two to become one because of `value`, '' where none does."""
+    def refusal(self, producer: Group, consumer: Group, value: str, copied: bool = False) -> str:
+        """The rule that forbids the two to become one because of `value`, '' where none does.
+
+        `copied`: the consumer gets the producer for itself alone.
+        """
         graph = self.graph
         if producer.shaped is None or consumer.shaped is None:
             return "view"
-        if rules.has_cycle(producer.members, consumer.members, self.successors):
+        if not copied and rules.has_cycle(producer.members, consumer.members, self.successors):
             return "no_cycle"
         readers = [at for at in self.consumers_of[value] if at in consumer.members]
         in_place = all(rules.same_space(graph, graph.nodes[at], value) for at in readers)
-        leaves = value in self.leaving(producer.members | consumer.members)
+        leaves = not copied and value in self.leaving(producer.members | consumer.members)
         if consumer.shaped.form in ("contraction", "window"):
             return self._prologue_refusal(producer, consumer, value, leaves)
         if producer.shaped.form != "pointwise":

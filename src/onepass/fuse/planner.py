@@ -6,7 +6,7 @@ regions to build. Leaving an edge alone is always the alternative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.core.errors import OptionError
 from onepass.cost.machine import Level
@@ -17,6 +17,7 @@ from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
 from onepass.fuse.plan import Decision, Plan, Region
+from onepass.fuse.recompute import copy_cheap_producers
 from onepass.loops.ir import Home
 
 MIN_GAIN = 1.0  # fused seconds over separate seconds must stay below this
@@ -65,10 +66,11 @@ class Planned:
 
 def make_plan(context: Context, mode: FuseMode) -> Planned:
     """Plans the whole graph."""
-    groups = Groups(context)
-    attempts: dict[tuple[int, int, str], Attempt] = {}
-    if mode.kind != "none":
-        _merge_all(groups, mode, attempts)
+    groups, attempts = _grouped(context, mode)
+    copies = copy_cheap_producers(groups) if mode.kind != "none" and mode.limit is None else None
+    if copies is not None:
+        context = replace(context, graph=copies.graph, layouts=copies.layouts)
+        groups, attempts = _grouped(context, mode)
     ordered = groups.in_order()
     regions = tuple(_region(groups, number, group) for number, group in enumerate(ordered))
     number_of = {at: number for number, group in enumerate(ordered) for at in group.members}
@@ -77,7 +79,18 @@ def make_plan(context: Context, mode: FuseMode) -> Planned:
     return Planned(plan, tuple(group.shaped for group in ordered))
 
 
-def _merge_all(groups: Groups, mode: FuseMode, attempts: dict[tuple[int, int, str], Attempt]) -> None:
+Attempts = dict[tuple[int, int, str], Attempt]
+
+
+def _grouped(context: Context, mode: FuseMode) -> tuple[Groups, Attempts]:
+    groups = Groups(context)
+    attempts: Attempts = {}
+    if mode.kind != "none":
+        _merge_all(groups, mode, attempts)
+    return groups, attempts
+
+
+def _merge_all(groups: Groups, mode: FuseMode, attempts: Attempts) -> None:
     merges = 0
     for at, node in enumerate(groups.graph.nodes):
         found = {n: groups.producer_of[n] for n in node.inputs if n in groups.producer_of}
@@ -132,7 +145,7 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
 
 def _decide(
     groups: Groups,
-    attempts: dict[tuple[int, int, str], Attempt],
+    attempts: Attempts,
     regions: tuple[Region, ...],
     number_of: dict[int, int],
     mode: FuseMode,
