@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,6 +64,11 @@ class Compiled:
         """Kernels whose object code had to be compiled."""
         return len(self.kernels) - self.hits
 
+    def cache_notes(self, outcomes: Collection[str] = ("miss", "corrupt", "unwritable")) -> tuple[str, ...]:
+        """What the code cache has to say about events of these `outcomes`, each reason once."""
+        counts = Counter(event.reason for event in self.events if event.outcome in outcomes)
+        return tuple(f"{why} ({count} kernels)" if count > 1 else why for why, count in counts.items())
+
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
@@ -91,6 +97,8 @@ def compile_graph(
     graph, layouts = assign_layouts(graph, target.vector_bits // 32)
     context = Context(graph, layouts, machine, workers, settings.rewrites)
     planned = make_plan(context, FuseMode.parse(settings.fuse))
+    graph = planned.plan.graph  # with copies of the producers that are cheaper to compute again
+    context = replace(context, graph=graph, layouts=planned.plan.layouts)
     constants: dict[str, Array] = {}
     placed = [
         _place(context, number, shaped, constants)

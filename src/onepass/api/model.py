@@ -7,7 +7,6 @@ for known sizes: at once where all are known, else for each set of shapes at its
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -222,9 +221,9 @@ class Model:
 
 
 def _record(shapes: Mapping[str, Shape], reason: str, compiled: Compiled) -> Specialization:
-    counts = Counter(event.reason for event in compiled.events if event.reason)
-    notes = tuple(f"{reason} ({count})" if count > 1 else reason for reason, count in counts.items())
-    return Specialization(shapes, reason, compiled.compile_s, compiled.hits, compiled.misses, notes)
+    return Specialization(
+        shapes, reason, compiled.compile_s, compiled.hits, compiled.misses, compiled.cache_notes()
+    )
 
 
 def _is_bound(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape]) -> bool:

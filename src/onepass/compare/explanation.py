@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -30,6 +30,11 @@ class Explanation:
     rows: tuple[OpRow, ...]
     unfused: Plan
     fused: Plan
+
+    @property
+    def plan(self) -> Plan:
+        """The operators of the unfused plan with the decisions of the fused one."""
+        return replace(self.unfused, decisions=self.fused.decisions)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:

@@ -6,6 +6,7 @@ traces, all that the report needs. Both use the same code generator, the same la
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from onepass.report.outcome import HOMES, ErrorFigures, Outcome, RunFigures
 from onepass.runtime.trace import Trace
 from onepass.zoo.catalog import example_inputs
 
-TRACED_RUNS = 20
+LEAST_TRACED, MOST_TRACED = 5, 20
 Progress = Callable[[str], None]
 """Is told, in a few words, what is done next."""
 
@@ -58,12 +59,14 @@ def run_fusion(
 
     Raises UserError as import and compilation do.
     """
+    started = time.perf_counter()
     progress("importing the model")
     graph = import_onnx(loaded, shapes)
-    progress("compiling op by op")
-    unfused = setup.with_fuse("none").compile(graph)
     progress("planning and compiling fused")
     fused = setup.compile(graph)
+    compile_s = time.perf_counter() - started
+    progress("compiling op by op")
+    unfused = setup.with_fuse("none").compile(graph)
     inputs = example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
     arrays = [inputs[name] for name in graph.inputs]
     progress("evaluating in float64")
@@ -74,7 +77,8 @@ def run_fusion(
         {"unfused": lambda: unfused.program.run(arrays), "fused": lambda: fused.program.run(arrays)}, budget_s
     )
     progress("measuring each kernel")
-    traces = tuple(each.program.trace(arrays, TRACED_RUNS) for each in (unfused, fused))
+    runs = max(LEAST_TRACED, min(MOST_TRACED, int(budget_s / 4 / times["unfused"].min_s)))
+    traces = (unfused.program.trace(arrays, runs), fused.program.trace(arrays, runs))
     figures = [
         RunFigures.of_plan(each.plan, times[way].min_s, times[way].median_s)
         for way, each in (("unfused", unfused), ("fused", fused))
@@ -88,11 +92,11 @@ def run_fusion(
         unfused=figures[0],
         fused=figures[1],
         error=error,
-        compile_s=fused.compile_s,
+        compile_s=compile_s,
         decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
         rewrites=tuple(sorted(setup.settings.rewrites)),
     )
-    return FusionRun(outcome, unfused, fused, (traces[0], traces[1]), setup)
+    return FusionRun(outcome, unfused, fused, traces, setup)
 
 
 def _errors(unfused: Sequence[Array], fused: Sequence[Array], exact: Sequence[Array]) -> ErrorFigures:

@@ -37,7 +37,7 @@ def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
     """
     target = describe_host()
     counts = sorted({1, worker_count(workers)})
-    path = _path(target, counts)
+    path = machine_path(workers)
     if not fresh:
         kept = load_machine(path)
         if kept is not None:
@@ -110,7 +110,9 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "onepass"
 
 
-def _path(target: TargetDescription, counts: Sequence[int]) -> Path:
+def machine_path(workers: int | None = None) -> Path:
+    """Where the roofs for `workers` are kept; raises as `measure_machine` does."""
+    target, counts = describe_host(), sorted({1, worker_count(workers)})
     parts = (cpu_model(), target.cpu, target.features, available_cores(), tuple(counts), version("onepass"))
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return cache_folder() / f"machine-{key}.json"

@@ -1,0 +1,178 @@
+"""What all commands share: options, opening a model, and how results, progress and errors are shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from onepass.compare.setup import Setup, set_up
+from onepass.core.errors import InternalError, ModelError, OptionError, UserError
+from onepass.core.settings import Settings
+from onepass.core.tensor import Shape
+from onepass.frontends.onnx_model import OnnxModel, load_onnx
+from onepass.report.outcome import Json
+from onepass.zoo import catalog
+
+P = ParamSpec("P")
+WIDE = 200
+"""Columns of a table that goes to a file or a pipe."""
+
+ModelArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An ONNX file, or zoo:NAME for a built-in model.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", show_default="all this process may use", help="Threads that compute."),
+]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option("--shape", metavar="NAME=1x3x224x224", show_default=False,
+                 help="Shape of an input whose sizes the model leaves open. May be given several times."),
+]  # fmt: skip
+FuseOption = Annotated[
+    str,
+    typer.Option(metavar="MODE",
+                 help="What to fuse: none; auto (where the predicted time falls); all (wherever that is "
+                 "legal); only=NODE,... (around these nodes); limit=N (the first N merges, to bisect)."),
+]  # fmt: skip
+ExactOption = Annotated[
+    bool, typer.Option("--exact", help="Switch off every rewrite that may change the rounding of results.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model named on the command line: as typed, a short name for files, and its input shapes."""
+
+    label: str
+    name: str
+    loaded: OnnxModel
+    shapes: Mapping[str, Shape]
+
+
+def open_model(model: str, shapes: Sequence[str] | None) -> Opened:
+    """The model at path `model`, or of the zoo; the shapes are those given, then those it carries."""
+    given = dict(map(parse_shape, shapes or ()))
+    if model.startswith("zoo:"):
+        name = model.removeprefix("zoo:")
+        loaded = load_onnx(catalog.build(name))
+    else:
+        name = Path(model).stem
+        loaded = load_onnx(Path(model))
+    try:
+        usual = catalog.default_shapes(loaded.proto)
+    except ValueError:
+        raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
+    return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, {**usual, **given})
+
+
+def parse_shape(text: str) -> tuple[str, Shape]:
+    """`NAME=1x3x224x224` as name and sizes; the sizes of a scalar are empty. Raises OptionError."""
+    name, equals, sizes = text.rpartition("=")
+    if not name or not equals or not re.fullmatch(r"(\d{1,18}(x\d{1,18})*)?", sizes):
+        negative = "-" in sizes
+        raise OptionError(
+            f"'{text}' is not a shape", where="--shape",
+            why="a size cannot be negative" if negative else "a shape is a name, '=' and sizes joined by 'x'",
+            remedy="write it like --shape input=1x3x224x224",
+        )  # fmt: skip
+    return name, tuple(map(int, sizes.split("x"))) if sizes else ()
+
+
+def make_setup(opened: Opened, threads: int | None, fuse: str, exact: bool) -> Setup:
+    """The setup that the options ask for; raises OptionError."""
+    settings = Settings(threads, fuse, dict(opened.shapes))
+    return set_up(replace(settings, rewrites=frozenset()) if exact else settings)
+
+
+def console() -> Console:
+    """Where results go; colour only on a terminal."""
+    return Console(width=None if sys.stdout.isatty() else WIDE)
+
+
+def show_json(data: Json) -> None:
+    """One JSON object on standard output; what JSON cannot express (infinity, NaN) becomes null."""
+    print(json.dumps(_finite(data), ensure_ascii=False))
+
+
+def _finite(value: object) -> object:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {str(key): _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is done next: a moving line on a terminal, else a line each."""
+    screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield lambda step: screen.print(escape(f"onepass: {step}"), highlight=False, soft_wrap=True)
+        return
+    with screen.status("starting") as status:
+        yield lambda step: status.update(escape(step))
+
+
+def reported(command: Callable[P, None]) -> Callable[P, None]:
+    """`command` with its failures shown as the package's description says."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **options: P.kwargs) -> None:
+        try:
+            command(*args, **options)
+            sys.stdout.flush()
+        except UserError as error:
+            parts = {"what": error.what, "where": error.where, "why": error.why, "remedy": error.remedy}
+            _fail(2, parts, str(error), options.get("as_json") is True)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The interpreter flushes standard output once more when it ends: that must not fail too.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(141) from None
+        except typer.Exit:
+            raise
+        except Exception as error:
+            step = error.step if isinstance(error, InternalError) else "unknown"
+            parts = {"what": str(error), "step": step, "remedy": _what_to_send()}
+            text = "".join(traceback.format_exception(error)) + _what_to_send()
+            _fail(3, parts, text, options.get("as_json") is True)
+
+    return run
+
+
+def _what_to_send() -> str:
+    command = shlex.join(["onepass", *sys.argv[1:]])
+    return (
+        f"This is a bug in onepass {version('onepass')}, not in your model. Please send this text, the model "
+        f"(or its first failing part) and the command: {command}"
+    )
+
+
+def _fail(code: int, error: Mapping[str, str], text: str, as_json: bool) -> None:
+    if as_json:
+        show_json({"error": dict(error)})
+    else:
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    raise typer.Exit(code)
