@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
 from native import run_interpreted, run_native, same
 
 from onepass.core.dtypes import BOOL, DTYPES, F32, I32, I64, DType

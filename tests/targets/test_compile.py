@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from direct_conv import Conv, direct_conv
 
 from onepass.core.dtypes import F32

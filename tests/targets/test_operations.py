@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from native import run_interpreted, run_native, same, ulps
 
 from onepass.core.dtypes import BOOL, DTYPES, F16, F32, F64, I64, U64, DType
 from onepass.loops.build import add, cast, const, idx, loop, mul, select, unary
 from onepass.loops.build import binary as binary_of
-from onepass.loops.ir import BINARY_OPS, COMPARISONS, UNARY_OPS, Buffer, Expr, Fma, Kernel, Load, Store
+from onepass.loops.ir import (
+    BINARY_OPS,
+    COMPARISONS,
+    UNARY_OPS,
+    BinaryOp,
+    Buffer,
+    Expr,
+    Fma,
+    Kernel,
+    Load,
+    Store,
+    UnaryOp,
+)
+from onepass.loops.printer import print_expr
+from onepass.loops.walk import loads
 
 LANES = (1, 7, 16)
 NUMBERS = [d for d in DTYPES.values() if d != BOOL]
@@ -50,68 +59,77 @@ def samples(dtype: DType, count: int, seed: int) -> np.ndarray:
     return rng.permutation(np.array(values, dtype.numpy))
 
 
-def check(expr_of: object, dtypes: tuple[DType, ...], lanes: int, bound: int = 0, seed: int = 0) -> None:
-    """`expr_of(loads)` over some rows of `lanes` elements."""
+def operand(slot: str, dtype: DType) -> Load:
+    """An element of the array `slot` of this dtype: at row i, lane v."""
+    return Load(f"{slot}_{dtype}", (idx("i"), idx("v")), dtype)
+
+
+def check(cases: list[tuple[Expr, int]], lanes: int) -> None:
+    """Each expression over some rows of `lanes` elements, all in one kernel, within a bound in ulps."""
     rows = 96 // lanes
+    inputs = sorted({(load.buffer, load.dtype) for expr, _ in cases for load in loads(expr)}, key=str)
+    arrays = {
+        name: samples(dtype, rows * lanes, seed).reshape(rows, lanes)
+        for seed, (name, dtype) in enumerate(inputs)
+    }
+    outputs = [(f"y{n}", expr.dtype) for n, (expr, _) in enumerate(cases)]
+    arrays |= {name: np.zeros((rows, lanes), dtype.numpy) for name, dtype in outputs}
     at = (idx("i"), idx("v"))
-    loads = [Load(f"x{k}", at, dtype) for k, dtype in enumerate(dtypes)]
-    expr: Expr = expr_of(*loads)  # type: ignore[operator]
-    arrays = {f"x{k}": samples(d, rows * lanes, seed + k).reshape(rows, lanes) for k, d in enumerate(dtypes)}
-    arrays["y"] = np.zeros((rows, lanes), expr.dtype.numpy)
-    buffers = [Buffer(f"x{k}", d, (rows, lanes)) for k, d in enumerate(dtypes)]
-    store = Store("y", at, expr)
-    kernel = Kernel(
-        "k", (*buffers, Buffer("y", expr.dtype, (rows, lanes))),
-        (loop("i", rows, (loop("v", lanes, (store,), "vector"),)),),
-    )  # fmt: skip
-    actual, expected = run_native(kernel, arrays)["y"], run_interpreted(kernel, arrays)["y"]
-    if bound:
-        assert ulps(actual, expected).max() <= bound
-    else:
-        assert same(actual, expected), np.argwhere(actual != expected)[:5]
+    stores = tuple(Store(f"y{n}", at, expr) for n, (expr, _) in enumerate(cases))
+    params = tuple(Buffer(name, dtype, (rows, lanes)) for name, dtype in [*inputs, *outputs])
+    kernel = Kernel("k", params, (loop("i", rows, (loop("v", lanes, stores, "vector"),)),))
+    actual, expected = run_native(kernel, arrays), run_interpreted(kernel, arrays)
+    for (name, _), (expr, bound) in zip(outputs, cases, strict=True):
+        if bound:
+            assert ulps(actual[name], expected[name]).max() <= bound, print_expr(expr)
+        else:
+            assert same(actual[name], expected[name]), print_expr(expr)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("op", UNARY_OPS)
-def test_unary(op: str, lanes: int) -> None:
-    for dtype in kinds_of(op):
-        bound = 0 if op in (*EXACT, "not") else 4
-        check(lambda x: unary(op, x), (dtype,), lanes, bound)  # type: ignore[arg-type]
+def test_unary(op: UnaryOp, lanes: int) -> None:
+    bound = 0 if op in (*EXACT, "not") else 4
+    check([(unary(op, operand("a", dtype)), bound) for dtype in kinds_of(op)], lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("op", BINARY_OPS)
-def test_binary(op: str, lanes: int) -> None:
-    for dtype in kinds_of(op):
-        bound = 1 if op == "pow" and dtype.is_float else 0
-        check(lambda a, b: binary_of(op, a, b), (dtype, dtype), lanes, bound)  # type: ignore[arg-type]
+def test_binary(op: BinaryOp, lanes: int) -> None:
+    pairs = [(operand("a", dtype), operand("b", dtype)) for dtype in kinds_of(op)]
+    check([(binary_of(op, a, b), bound_of(op, a.dtype)) for a, b in pairs], lanes)
+
+
+def bound_of(op: str, dtype: DType) -> int:
+    return 1 if op == "pow" and dtype.is_float else 0
 
 
 @pytest.mark.parametrize("op", BINARY_OPS)
-def test_binary_with_a_literal(op: str) -> None:
+def test_binary_with_a_literal(op: BinaryOp) -> None:
+    cases = []
     for dtype in kinds_of(op):
         for value in (2, 0, 1) if dtype != BOOL else (True, False):
-            literal = const(float(value) if dtype.is_float else value, dtype)
-            bound = 1 if op == "pow" and dtype.is_float else 0
-            check(lambda a, c=literal: binary_of(op, a, c), (dtype,), 16, bound)  # type: ignore[arg-type,misc]
-            check(lambda a, c=literal: binary_of(op, c, a), (dtype,), 16, bound)  # type: ignore[arg-type,misc]
+            a, literal = operand("a", dtype), const(float(value) if dtype.is_float else value, dtype)
+            for left, right in ((a, literal), (literal, a)):
+                cases.append((binary_of(op, left, right), bound_of(op, dtype)))
+    check(cases, 16)
 
 
 @pytest.mark.parametrize("exponent", [0.5, -1.0, 3.0, -2.0])
 def test_power_with_a_literal_exponent(exponent: float) -> None:
-    for dtype in FLOATS:
-        check(lambda a, d=dtype: binary_of("pow", a, const(exponent, d)), (dtype,), 16, 2)  # type: ignore[misc]
+    check([(binary_of("pow", operand("a", d), const(exponent, d)), 2) for d in FLOATS], 16)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("source", DTYPES.values(), ids=str)
 def test_casts(source: DType, lanes: int) -> None:
+    cases: list[tuple[Expr, int]] = []
     for target in DTYPES.values():
+        x: Expr = operand("a", source)
         if source.is_float and target == U64:
-            # What C leaves undefined depends on numpy's build.
-            check(lambda x, t=target: cast(unary("abs", finite_of(x)), t), (source,), lanes)  # type: ignore[misc]
-            continue
-        check(lambda x, t=target: cast(x, t), (source,), lanes)  # type: ignore[misc]
+            x = unary("abs", finite_of(x))  # what C leaves undefined depends on numpy's build
+        cases.append((cast(x, target), 0))
+    check(cases, lanes)
 
 
 def finite_of(x: Expr) -> Expr:
@@ -136,24 +154,21 @@ def test_float64_to_float16_rounds_once() -> None:
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_fma_rounds_once(lanes: int) -> None:
-    for dtype in (d for d in FLOATS if d.bits > 16):
-        check(lambda a, b, c, d=dtype: Fma(a, b, c, d), (dtype,) * 3, lanes)  # type: ignore[misc]
+    wide = [d for d in FLOATS if d.bits > 16]
+    check([(Fma(operand("a", d), operand("b", d), operand("c", d), d), 0) for d in wide], lanes)
 
 
 @pytest.mark.parametrize("lanes", LANES)
 def test_select_and_mixed_scalars(lanes: int) -> None:
-    def expr(a: Expr, b: Expr) -> Expr:
-        row = Load("x0", (idx("i"), const(0)), F32)
-        position = cast(add(mul(idx("i"), 3), idx("v")), F32)
-        return select(binary_of("lt", a, row), binary_of("mul", a, position), binary_of("add", b, row))
+    a, b = operand("a", F32), operand("b", F32)
+    row = Load("a_float32", (idx("i"), const(0)), F32)
+    position = cast(add(mul(idx("i"), 3), idx("v")), F32)
+    product, total = binary_of("mul", a, position), binary_of("add", b, row)
+    check([(select(binary_of("lt", a, row), product, total), 0)], lanes)
 
-    check(expr, (F32, F32), lanes)
 
-
-def test_index_values_in_vectors() -> None:
-    def expr(a: Expr) -> Expr:
-        flat = add(mul(idx("i"), 5), idx("v"))
-        return add(binary_of("floordiv", flat, const(3)), binary_of("mod", flat, const(7)))
-
-    check(expr, (I64,), 16)
-    check(lambda a: binary_of("add", a, expr(a)), (I64,), 7)
+@pytest.mark.parametrize("lanes", LANES)
+def test_index_values_in_vectors(lanes: int) -> None:
+    flat = add(mul(idx("i"), 5), idx("v"))
+    value = add(binary_of("floordiv", flat, const(3)), binary_of("mod", flat, const(7)))
+    check([(value, 0), (binary_of("add", operand("a", I64), value), 0)], lanes)
