@@ -60,7 +60,6 @@ def _optimize(module: llvm.ModuleRef, machine: llvm.TargetMachine, size: int) ->
         builder.getModulePassManager().run(module, builder)
         return
     passes = llvm.create_new_module_pass_manager()
-    passes.add_always_inliner_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     passes.add_aggressive_dce_pass()
