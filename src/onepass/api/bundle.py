@@ -11,20 +11,18 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
-from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, TensorProto
-
 from onepass.compare.setup import Setup, set_up
-from onepass.core.errors import ModelError, UserError
+from onepass.core.errors import ModelError
 from onepass.core.files import write_whole
 from onepass.core.settings import Settings
 from onepass.core.tensor import Shape
+from onepass.frontends.onnx_embed import self_contained
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
 from onepass.runtime.machine_cache import machine_from_json, machine_to_json
 from onepass.runtime.workers import worker_count
@@ -61,7 +59,7 @@ def write_bundle(bundle: Bundle, path: Path) -> None:
         "machine": json.loads(machine_to_json(setup.machine)),
         "specializations": bundle.shapes,
     }
-    model = _self_contained(bundle.loaded)
+    model = self_contained(bundle.loaded)
 
     def fill(file: IO[bytes]) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -71,34 +69,6 @@ def write_bundle(bundle: Bundle, path: Path) -> None:
                 archive.writestr(f"objects/{key}.o", data)
 
     write_whole(path, fill)
-
-
-def _self_contained(loaded: OnnxModel) -> bytes:
-    """The model with every weight inside."""
-    proto = ModelProto()
-    proto.CopyFrom(loaded.proto)
-    for tensor in _tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.HasField("raw_data"):
-            array = loaded.reader.read(tensor, f"tensor '{tensor.name}'")
-            del tensor.external_data[:]
-            tensor.data_location = TensorProto.DEFAULT
-            tensor.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    try:
-        return bytes(proto.SerializeToString())
-    except (EncodeError, ValueError) as error:
-        raise UserError(
-            "the model is too large for one file", why="an ONNX model is limited to 2 GB",
-            remedy="keep the ONNX file with its side files; compiled code is cached anyway",
-        ) from error  # fmt: skip
-
-
-def _tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    yield from proto.graph.initializer
-    for node in proto.graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
 
 
 def read_bundle(path: Path, threads: int | None) -> Bundle:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from onepass.cli.bench import bench
 from onepass.cli.explain import explain, why
 from onepass.cli.machine import machine, wall
 from onepass.cli.optimize import optimize
@@ -42,7 +43,7 @@ def root(
     """
 
 
-for command in (optimize, explain, why, machine, wall):
+for command in (optimize, explain, why, machine, wall, bench):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

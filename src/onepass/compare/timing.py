@@ -21,18 +21,24 @@ class Times:
     rounds: int
 
 
-def interleave(runs: Mapping[str, Callable[[], object]], budget_s: float = BUDGET_S) -> dict[str, Times]:
-    """Runs each once to warm up, then in rounds A B A B …; at least `LEAST_ROUNDS` of them."""
+def interleave(
+    runs: Mapping[str, Callable[[], object]],
+    budget_s: float = BUDGET_S,
+    before_each: Callable[[], object] = lambda: None,
+) -> dict[str, Times]:
+    """Runs each once to warm up, then in rounds A B A B …; at least `LEAST_ROUNDS` of them.
+
+    `before_each` is not timed.
+    """
     for run in runs.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     started, rounds = time.perf_counter(), 0
-    while rounds < LEAST_ROUNDS or (
-        rounds < MOST_ROUNDS and time.perf_counter() - started < budget_s
-    ):
+    while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - started < budget_s):
         for name, run in runs.items():
-            before = time.perf_counter()
+            before_each()
+            start = time.perf_counter()
             run()
-            seconds[name].append(time.perf_counter() - before)
+            seconds[name].append(time.perf_counter() - start)
         rounds += 1
     return {name: Times(min(each), statistics.median(each), rounds) for name, each in seconds.items()}

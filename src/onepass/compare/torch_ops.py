@@ -1,0 +1,141 @@
+"""Runs a graph node by node with PyTorch's own operators, as a model written in PyTorch would.
+
+In: torch, a graph and its values as tensors. Out: its outputs. It covers the ops of the zoo and common
+relatives; any other op is an error that names the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from onepass.core.errors import UserError
+from onepass.graph.ir import Graph
+
+Tensor = Any
+Values = Sequence[Tensor]
+Attributes = Mapping[str, Any]
+Run = Callable[[ModuleType, Values, Attributes], Tensor]
+
+
+def run_graph(torch: ModuleType, graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs of `graph`; `values` are its inputs and constants. Raises UserError for unknown ops."""
+    unknown = [f"'{node.name}' ({node.spelling or node.op})" for node in graph.nodes if node.op not in RUNS]
+    if unknown:
+        raise UserError("torch has no operator here for some nodes", where=", ".join(unknown[:10]))
+    found: dict[str, Tensor] = dict(values)
+    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+    for index, node in enumerate(graph.nodes):
+        inputs = [found[name] if name else None for name in node.inputs]
+        found[node.outputs[0]] = RUNS[node.op](torch, inputs, node.attrs)
+        for name in node.inputs:
+            if last.get(name) == index and name not in graph.outputs:
+                found.pop(name, None)
+    return [found[name] for name in graph.outputs]
+
+
+def _window(torch: ModuleType, x: Tensor, a: Attributes, fill: float) -> tuple[Tensor, tuple[int, ...]]:
+    """The input and the symmetric padding; uneven padding is done here."""
+    pads = _ints(a, "pads")
+    half = len(pads) // 2
+    before, after = pads[:half], pads[half:]
+    if before == after:
+        return x, before
+    flat = [size for pair in reversed(list(zip(before, after, strict=True))) for size in pair]
+    return torch.nn.functional.pad(x, flat, value=fill), (0,) * half
+
+
+def _ints(a: Attributes, name: str) -> tuple[int, ...]:
+    return tuple(int(item) for item in a[name])
+
+
+def _conv(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    x, padding = _window(torch, v[0], a, 0.0)
+    rank = len(padding)
+    bias = v[2] if len(v) > 2 else None
+    run = getattr(torch.nn.functional, f"conv{rank}d")
+    return run(x, v[1], bias, _ints(a, "strides"), padding, _ints(a, "dilations"), a["group"])
+
+
+def _conv_transpose(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    half = len(_ints(a, "pads")) // 2
+    run = getattr(torch.nn.functional, f"conv_transpose{half}d")
+    bias = v[2] if len(v) > 2 else None
+    return run(v[0], v[1], bias, _ints(a, "strides"), _ints(a, "pads")[:half], _ints(a, "output_padding"),
+               a["group"], _ints(a, "dilations"))  # fmt: skip
+
+
+def _max_pool(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    x, padding = _window(torch, v[0], a, float("-inf"))
+    run = getattr(torch.nn.functional, f"max_pool{len(padding)}d")
+    return run(x, _ints(a, "kernel_shape"), _ints(a, "strides"), padding, _ints(a, "dilations"),
+               bool(a["ceil_mode"]))  # fmt: skip
+
+
+def _batch_norm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    x, scale, bias, mean, variance = v
+    return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, False, 0.0, a["epsilon"])
+
+
+def _layer_norm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    return torch.nn.functional.layer_norm(v[0], v[1].shape, v[1], v[2] if len(v) > 2 else None, a["epsilon"])
+
+
+def _gemm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    left, right = (x.T if a[flag] else x for x, flag in ((v[0], "transA"), (v[1], "transB")))
+    if len(v) < 3:
+        return a["alpha"] * (left @ right)
+    return torch.addmm(v[2], left, right, beta=a["beta"], alpha=a["alpha"])
+
+
+def _clip(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    low, high = ([*v, None, None][at] for at in (1, 2))
+    return torch.clamp(v[0], None if low is None else low.item(), None if high is None else high.item())
+
+
+def _gather(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    axis, index = a["axis"], v[1]
+    picked = torch.index_select(v[0], axis, index.reshape(-1).remainder(v[0].shape[axis]))
+    return picked.reshape((*v[0].shape[:axis], *index.shape, *v[0].shape[axis + 1 :]))
+
+
+def _depth_to_space(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    if a["mode"] == "CRD":
+        return torch.nn.functional.pixel_shuffle(v[0], a["blocksize"])
+    n, c, h, w = v[0].shape
+    b = a["blocksize"]
+    split = v[0].reshape(n, b, b, c // (b * b), h, w).permute(0, 3, 4, 1, 5, 2)
+    return split.reshape(n, c // (b * b), h * b, w * b)
+
+
+def _of_that_name(name: str) -> Run:
+    return lambda torch, v, a: getattr(torch, name)(v[0])
+
+
+RUNS: dict[str, Run] = {
+    **{name: _of_that_name(name) for name in ("relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "neg")},
+    "add": lambda torch, v, a: v[0] + v[1],
+    "sub": lambda torch, v, a: v[0] - v[1],
+    "mul": lambda torch, v, a: v[0] * v[1],
+    "div": lambda torch, v, a: v[0] / v[1],
+    "pow": lambda torch, v, a: v[0] ** v[1],
+    "identity": lambda torch, v, a: v[0],
+    "matmul": lambda torch, v, a: v[0] @ v[1],
+    "gelu": lambda torch, v, a: torch.nn.functional.gelu(v[0], approximate=a["approximate"]),
+    "softmax": lambda torch, v, a: torch.softmax(v[0], a["axis"]),
+    "global_average_pool": lambda torch, v, a: v[0].mean(tuple(range(2, v[0].dim())), keepdim=True),
+    "reshape": lambda torch, v, a: v[0].reshape(a["shape"]),
+    "transpose": lambda torch, v, a: v[0].permute(a["perm"]),
+    "concat": lambda torch, v, a: torch.cat(tuple(v), a["axis"]),
+    "cast": lambda torch, v, a: v[0].to(getattr(torch, a["to"])),
+    "conv": _conv,
+    "conv_transpose": _conv_transpose,
+    "max_pool": _max_pool,
+    "batch_normalization": _batch_norm,
+    "layer_normalization": _layer_norm,
+    "gemm": _gemm,
+    "clip": _clip,
+    "gather": _gather,
+    "depth_to_space": _depth_to_space,
+}
