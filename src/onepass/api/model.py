@@ -22,7 +22,7 @@ from onepass.core.errors import ShapeError, UserError
 from onepass.core.files import write_text
 from onepass.core.settings import Settings
 from onepass.core.tensor import Shape
-from onepass.frontends.onnx_import import import_onnx
+from onepass.frontends.onnx_import import import_onnx, refuse_unsupported
 from onepass.frontends.onnx_model import InputDescription, ModelSource, OnnxModel, describe_inputs, load_onnx
 from onepass.frontends.onnx_shapes import bind_shapes
 from onepass.fuse.plan import Plan
@@ -102,6 +102,7 @@ class Model:
         self._compiled: dict[Shapes, Compiled] = {}
         self._compiling = threading.Lock()
         given = setup.settings.shapes
+        refuse_unsupported(loaded)
         if _is_bound(self.inputs, given) or given.keys() - {item.name for item in self.inputs}:
             types = bind_shapes(self.inputs, given)
             reason = "every size is given or declared" if given else "every size is declared"

@@ -102,9 +102,15 @@ def make_setup(opened: Opened, threads: int | None, fuse: str, exact: bool) -> S
     return set_up(replace(settings, rewrites=frozenset()) if exact else settings)
 
 
+class _Screen(Console):
+    def on_broken_pipe(self) -> None:
+        # rich would end the process here; `reported` decides that.
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Where results go; colour only on a terminal."""
-    return Console(width=None if sys.stdout.isatty() else WIDE)
+    return _Screen(width=None if sys.stdout.isatty() else WIDE)
 
 
 def show_json(data: Json) -> None:

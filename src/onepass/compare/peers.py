@@ -7,7 +7,7 @@ needed by onepass; one that is not installed is an error that says how to get it
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -45,13 +45,18 @@ class Task:
         return self_contained(self.loaded, {name: self.graph.types[name].shape for name in ends})
 
 
+def check_peers(names: Iterable[str]) -> None:
+    """Raises OptionError for a name that is not a peer's."""
+    for name in names:
+        if name not in _PEERS:
+            raise OptionError(f"'{name}' is not a peer", remedy=f"use some of {', '.join(_PEERS)}")
+
+
 def open_peer(name: str, task: Task) -> Peer:
     """The peer `name`, ready to run.
 
-    Raises OptionError for an unknown name, UserError where it is not installed or cannot run the model.
+    Raises UserError where it is not installed or cannot run the model.
     """
-    if name not in _PEERS:
-        raise OptionError(f"'{name}' is not a peer", remedy=f"use some of {', '.join(_PEERS)}")
     try:
         module = importlib.import_module(name)
     except ImportError as error:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from onepass.compare.fusion import Progress
-from onepass.compare.peers import Peer, Task, open_peer
+from onepass.compare.peers import Peer, Task, check_peers, open_peer
 from onepass.compare.setup import Setup
 from onepass.compare.timing import BUDGET_S, interleave
-from onepass.core.errors import OptionError, UserError
+from onepass.core.errors import UserError
 from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
@@ -77,6 +77,7 @@ def run_race(
 
     Raises OptionError for an unknown peer, UserError where onepass cannot compile the model.
     """
+    check_peers(peers)
     progress("compiling")
     graph = import_onnx(loaded, shapes)
     compiled = setup.compile(graph)
@@ -89,8 +90,6 @@ def run_race(
         progress(f"preparing {peer}")
         try:
             opened.append(open_peer(peer, task))
-        except OptionError:
-            raise
         except UserError as error:
             missing[peer] = "; ".join(filter(None, (error.what, error.where, error.why, error.remedy)))
     expected = compiled.program.run(arrays)

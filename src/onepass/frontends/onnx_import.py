@@ -39,7 +39,7 @@ def import_onnx(model: ModelSource | OnnxModel, shapes: Mapping[str, Shape] | No
     """
     loaded = model if isinstance(model, OnnxModel) else load_onnx(model)
     proto = loaded.proto.graph
-    _refuse_unsupported(proto, loaded.opset)
+    refuse_unsupported(loaded)
     inputs = describe_inputs(loaded)
     building = Building(loaded.opset, loaded.reader)
     for tensor in proto.initializer:
@@ -79,8 +79,9 @@ def _missing(op_type: str, opset: int) -> str:
     return f"was removed before opset {opset}" if removed else ""
 
 
-def _refuse_unsupported(proto: GraphProto, opset: int) -> None:
-    """Raises one `ModelError` that lists everything in the graph that onepass cannot compute."""
+def refuse_unsupported(model: OnnxModel) -> None:
+    """Raises one `ModelError` that lists everything in the model that onepass cannot compute."""
+    proto, opset = model.proto.graph, model.opset
     found: dict[str, list[str]] = {}
 
     def note(reason: str, name: str) -> None:

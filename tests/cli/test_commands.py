@@ -1,0 +1,132 @@
+"""Each command on small models: what it prints, writes and promises as JSON."""
+
+import json
+import sys
+
+import onnx
+import pytest
+from user_models import chain, conv_relu
+
+from onepass.cli import machine as machine_command
+from onepass.cost.machine import LEVELS
+from onepass.runtime.machine_cache import machine_path, save_machine
+
+OPTIMIZE_KEYS = {
+    "model", "machine", "threads", "unfused", "fused", "speedup", "intermediate_bytes_cut", "error",
+    "compile_s", "decisions",
+}  # fmt: skip
+COMMANDS = ("optimize", "explain", "why", "machine", "wall", "bench", "zoo")
+
+
+def test_optimize_writes_its_three_files_and_a_verdict(onepass, small, tmp_path):
+    result = onepass("optimize", small(conv_relu()), "--shape", "image=2x3x8x8", "-o", tmp_path / "out")
+    assert result.code == 0, result.err
+    assert "Fusion makes" in result.out and "The results agree." in result.out
+    assert "compiling" in result.err and "\x1b" not in result.out + result.err
+    written = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert written == ["before_after.svg", "plan.jsonl", "report.html"]
+    ledger = [json.loads(line) for line in (tmp_path / "out" / "plan.jsonl").read_text().splitlines()]
+    assert {entry["consumer"] for entry in ledger} >= {"conv", "relu", "sum", ""}
+
+
+def test_optimize_json_has_the_promised_keys(onepass, small):
+    data = onepass.json("optimize", small(conv_relu("1")), "--threads", 1)
+    assert data.keys() >= OPTIMIZE_KEYS and data["threads"] == 1
+    assert data["fused"].keys() == data["unfused"].keys()
+    assert data["fused"].keys() >= {"min_s", "median_s", "kernels", "intermediate_bytes", "bytes"}
+    assert data["fused"]["bytes"].keys() >= {"l2", "l3", "memory"}
+    assert data["error"].keys() == {"max_abs", "relative_l2", "unfused_relative_l2"}
+    assert data["decisions"].keys() == {"register", "cache", "memory"}
+    assert data["error"]["relative_l2"] < 1e-6
+    assert data["fused"]["intermediate_bytes"] < data["unfused"]["intermediate_bytes"]
+
+
+def test_optimize_leaves_other_files_alone(onepass, small, tmp_path):
+    folder = tmp_path / "onepass-out" / "small"
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    assert onepass("optimize", small(chain()), "--shape", "a=64").code == 0
+    assert (folder / "notes.txt").read_text() == "mine" and (folder / "report.html").is_file()
+
+
+@pytest.mark.parametrize("mode", ["none", "all", "limit=0", "only=relu"])
+def test_every_way_to_fuse(onepass, small, mode):
+    data = onepass.json("optimize", small(conv_relu("1")), "--fuse", mode, "--exact")
+    assert mode not in ("none", "limit=0") or data["decisions"]["register"] == 0
+
+
+def test_explain_vector_add_names_its_intensity_and_bound(onepass):
+    result = onepass("explain", "zoo:vector_add", "--shape", "a=4194304", "--shape", "b=4194304")
+    assert result.code == 0 and "0.0833" in result.out and "memory" in result.out
+    row = onepass.json("explain", "zoo:vector_add")["ops"][0]
+    assert round(row["operations_per_byte"], 3) == 0.083 and row["bound"] == "memory"
+    assert row["measured_s"] > 0
+
+
+def test_explain_one_node(onepass, small):
+    path = small(conv_relu("1"))
+    data = onepass.json("explain", path, "--node", "relu")
+    assert data["node"] == "relu"
+    assert {d["home"] for d in data["decisions"]} >= {"register"}
+    assert "predicted" in onepass("explain", path, "--node", "relu").out
+    assert "closest: 'relu'" in onepass("explain", path, "--node", "rellu").err
+
+
+def test_why_is_a_sentence_with_numbers(onepass, small):
+    path = small(conv_relu("1"))
+    result = onepass("why", path, "conv", "relu")
+    assert result.code == 0 and "stays in registers" in result.out and "predicted" in result.out
+    data = onepass.json("why", path, "conv", "relu")
+    assert data["decisions"][0]["home"] == "register" and data["answer"] in result.out
+
+
+def test_machine_shows_roofs_and_says_when_they_cannot_be_kept(onepass):
+    data = onepass.json("machine")
+    assert {roof["what"] for roof in data["roofs"]} >= {"float32 fma", "launch", *LEVELS}
+    assert all(roof["date"] and roof["method"] for roof in data["roofs"]) and data["kept_in"] is None
+    assert "Not kept" in onepass("machine", "--fresh").out
+    save_machine(machine_command.measure_machine(), machine_path())
+    assert "Kept in" in onepass("machine").out
+
+
+def test_wall_is_a_table_and_a_chart(onepass, tmp_path):
+    result = onepass("wall", "--svg", tmp_path / "wall.svg")
+    assert result.code == 0 and "gpu matrix" in result.out and "This machine" in result.out
+    assert (tmp_path / "wall.svg").read_text().startswith("<svg")
+    data = onepass.json("wall")
+    assert data["growth_per_two_years"].keys() == {"cpu", "gpu vector", "gpu matrix"}
+
+
+def test_zoo_lists_and_exports(onepass, tmp_path):
+    assert "resnet50" in onepass("zoo", "list").out
+    assert {"resnet50", "bert_base"} <= {row["name"] for row in onepass.json("zoo", "list")["models"]}
+    file = tmp_path / "chain.onnx"
+    assert onepass.json("zoo", "export", "row_chain", file)["bytes"] == file.stat().st_size
+    onnx.checker.check_model(onnx.load(file))
+    # An exported model still has its shapes.
+    assert onepass("why", file, "/gelu/Gelu", "/act/Sigmoid").code == 0
+
+
+def test_bench_names_the_winner(onepass, small):
+    pytest.importorskip("onnxruntime")
+    data = onepass.json("bench", small(conv_relu("1")), "--against", "onnxruntime")
+    ours, peer = data["entrants"]
+    assert (ours["name"], peer["name"]) == ("onepass", "onnxruntime") and peer["relative_l2"] < 1e-6
+    assert "onnxruntime" in data["verdict"]
+
+
+def test_bench_says_what_is_not_installed(onepass, small, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    result = onepass("bench", small(conv_relu("1")), "--against", "openvino")
+    assert result.code == 0 and "pip install 'onepass[peers]'" in result.out
+    assert "nothing to compare" in result.out
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS), ("zoo", "list"), ("zoo", "export")])
+def test_help_teaches_with_an_example(onepass, command):
+    result = onepass(*command, "--help")
+    assert result.code == 0 and (command == ("zoo",) or "onepass " + " ".join(command) in result.out)
+
+
+def test_version(onepass):
+    assert onepass("--version").out.startswith("onepass ")
