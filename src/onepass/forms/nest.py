@@ -109,6 +109,8 @@ def finish(resolver: Resolver, statements: tuple[Stmt, ...], lanes: int) -> Buil
     borders: list[Stmt] = []
     for name in resolver.body.outputs:
         shape = resolver.graph.types[name].shape
+        if name not in resolver.params:
+            continue  # empty
         borders += zero_border(resolver.params[name], resolver.layout(name), shape, lanes)
     kernel = Kernel("kernel", tuple(resolver.params.values()), (*statements, *borders))
     return Built(kernel, tuple(resolver.params), resolver.packed)
@@ -294,7 +296,7 @@ class _NestBuilder:
     ) -> tuple[Stmt, ...]:
         """One step of the reduction for the whole tile."""
         resolver = self.resolver
-        term = resolver.simplify(resolver.resolve(resolver.substituted(root.body, values)))
+        term = resolver.simplify(resolver.resolve(root.body, values))
         staged: list[Stmt] = []
         buffers: list[Buffer] = []
         inner: list[Stmt] = []

@@ -18,7 +18,7 @@ from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.affine import Range, range_of, simplify
 from onepass.loops.build import binary, const, select
 from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Scalar, Store
-from onepass.loops.walk import children, index_names, loads, rebuild, subexpressions, substitute
+from onepass.loops.walk import children, index_names, loads, rebuild, subexpressions
 
 Indices = tuple[Expr, ...]
 
@@ -82,10 +82,6 @@ class Resolver:
         self._note_escape(physical, layout.physical_shape(shape))
         return Load(buffer, physical, dtype)
 
-    def substituted(self, expr: Expr, values: Mapping[str, Expr]) -> Expr:
-        """`expr` with loop variables for axes."""
-        return substitute(expr, values)
-
     def _note_escape(self, indices: Indices, shape: tuple[int, ...]) -> None:
         for index, extent in zip(indices, shape, strict=True):
             low, high = range_of(index, self.ranges)
@@ -99,15 +95,17 @@ class Resolver:
             self.params[name] = Buffer(f"p{len(self.params)}", dtype, shape)
         return self.params[name].name
 
-    def resolve(self, expr: Expr) -> Expr:
-        """`expr` with every load of a stage or value resolved."""
+    def resolve(self, expr: Expr, axes: Mapping[str, Expr]) -> Expr:
+        """`expr` with every load of a stage or value resolved; `axes` (resolved) stand for its axes."""
+        if isinstance(expr, Index):
+            return axes.get(expr.name, expr)
         if isinstance(expr, Load):
-            indices = tuple(self.resolve(index) for index in expr.indices)
+            indices = tuple(self.resolve(index, axes) for index in expr.indices)
             if expr.fill is not None:
                 return self._filled(expr.buffer, indices, expr)
             return self.value(expr.buffer, indices)
         operands = children(expr)
-        return rebuild(expr, tuple(self.resolve(e) for e in operands)) if operands else expr
+        return rebuild(expr, tuple(self.resolve(e, axes) for e in operands)) if operands else expr
 
     def at(self, stage: str, indices: Indices) -> Expr:
         """The body of `stage` at `indices`, resolved and simplified."""
@@ -129,8 +127,9 @@ class Resolver:
         """The body of stage `name` at `indices`, resolved."""
         stage = self.body.stage(name)
         assert stage is not None
-        axes = {axis.name: index for axis, index in zip(stage.axes, indices, strict=True)}
-        return self.resolve(substitute(stage.body, axes))
+        return self.resolve(
+            stage.body, {axis.name: index for axis, index in zip(stage.axes, indices, strict=True)}
+        )
 
     def _shared(self, name: str, indices: Indices) -> Expr:
         key = (name, indices)

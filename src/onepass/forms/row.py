@@ -21,7 +21,7 @@ from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
 from onepass.loops.ir import Alloc, Buffer, Expr, For, Index, Load, Stmt, Store, Unary
-from onepass.loops.walk import index_names, loads, subexpressions
+from onepass.loops.walk import index_names, loads, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
 LANE, STEP, UNROLLED = "lane", "step", "u"
@@ -106,7 +106,7 @@ class _RowBuilder:
                 self.resolver.ranges[axis.name] = (0, axis.extent - 1)
             values = {a.name: index for a, index in zip(stage.axes, indices, strict=True)}
             values |= {a.name: idx(b.name) for a, b in zip(stage.reduce_axes, axes, strict=True)}
-            self.seen.append(self.resolver.resolve(self.resolver.substituted(stage.body, values)))
+            self.seen.append(self.resolver.resolve(stage.body, values))
             self.passes[stage.name] = _Pass(stage, indices, axes)
         return const(0, stage.dtype)
 
@@ -155,7 +155,7 @@ class _RowBuilder:
         }
         statements: list[Stmt] = []
         for p in self.passes.values():
-            place = tuple(resolver.simplify(resolver.substituted(e, at)) for e in p.at)
+            place = tuple(resolver.simplify(substitute(e, at)) for e in p.at)
             statements += self._pass(p, place, totals[p.stage.name], at)
             resolver.bound[p.stage.name] = _reader(p.stage, place, totals[p.stage.name])
         statements += self._write(at)
@@ -188,8 +188,7 @@ class _RowBuilder:
 
             def update(exprs: dict[str, Expr], element: Load = element) -> tuple[Store, ...]:
                 names = {a.name: exprs[b.name] for a, b in zip(p.stage.reduce_axes, p.axes, strict=True)}
-                term = self.resolver.substituted(p.stage.body, values | names)
-                term = self.resolver.simplify(self.resolver.resolve(term))
+                term = self.resolver.simplify(self.resolver.resolve(p.stage.body, values | names))
                 return (Store(element.buffer, element.indices, accumulate(combine, element, term)),)
 
             body += self._loops(p.axes, piece, count, lanes, row, update, fold)
