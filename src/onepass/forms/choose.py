@@ -81,13 +81,14 @@ def register_tile(blocks: int, extent: int, steps: int, registers: int, streamed
 
     `steps` is the length of the reduction. `streamed`: one operand is a vector shared along the pixels and
     the other a broadcast shared along the vectors (contraction); otherwise each pixel loads its own vector,
-    which the taps of a window share.
+    which the taps of a window share. Of the registers, `vectors` hold the shared operand; with 16 (AVX2) one
+    more holds the broadcast, which AVX-512 and NEON take from memory or a lane, and one stays free.
     """
-    limit = registers - 4 if registers >= 32 else registers - 3
     best, fewest = (1, 1), math.inf
     most_pixels = MAX_PIXELS if streamed else MAX_WINDOW_PIXELS
     for vectors in range(1, min(blocks, 8 if streamed else 1) + 1):
-        for pixels in range(1, min(extent, most_pixels, limit // vectors) + 1):
+        accumulators = registers - vectors - (0 if registers >= 32 else 2)
+        for pixels in range(1, min(extent, most_pixels, accumulators // vectors) + 1):
             cycles = tile_cycles(blocks, extent, steps, vectors, pixels, streamed)
             if cycles < fewest * 0.9999:
                 best, fewest = (vectors, pixels), cycles
