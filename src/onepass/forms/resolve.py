@@ -17,7 +17,7 @@ from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.affine import Range, range_of, simplify
 from onepass.loops.build import binary, const, select
-from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Scalar, Store
+from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Scalar, Select, Store
 from onepass.loops.walk import children, index_names, loads, rebuild, subexpressions
 
 Indices = tuple[Expr, ...]
@@ -168,7 +168,7 @@ class Resolver:
                 inside = _both(inside, binary("lt", index, const(extent)))
         if isinstance(inside, Const):
             return self.value(name, indices)
-        if name in self.must_pack:
+        if name in self.must_pack and self._packing(indices) is not None:
             return self.value(name, indices)
         held, self.temps = self.temps, None
         value = self.value(name, indices)
@@ -184,11 +184,9 @@ class Resolver:
         )
         if name not in self.must_pack and inside:
             return Load(self.param(name, shape), indices, self._array_dtype(name))
-        names = frozenset().union(*(index_names(index) for index in indices))
-        axes = tuple(axis for axis in self.pack_axes if axis[0] in names)
-        if len(axes) != len(names) or any(
-            isinstance(e, Load) for index in indices for e in subexpressions(index)
-        ):
+        axes = self._packing(indices)
+        if axes is None:
+            self._note_escape(indices, shape)
             return Load(self.param(name, shape), indices, self._array_dtype(name))
         packed = Packed(name, indices, axes)
         label = f"{name}@{len(self.packed)}"
@@ -196,6 +194,13 @@ class Resolver:
         self.packed[label] = packed
         where = tuple(self.simplify(Index(axis)) for axis, _ in axes)
         return Load(self.param(label, packed.shape), where, self._array_dtype(name))
+
+    def _packing(self, indices: Indices) -> tuple[tuple[str, int], ...] | None:
+        """The loops over which a constant read at `indices` is packed, None where it cannot be."""
+        names = frozenset().union(*(index_names(index) for index in indices))
+        axes = tuple(axis for axis in self.pack_axes if axis[0] in names)
+        gathers = any(isinstance(e, Load | Select) for index in indices for e in subexpressions(index))
+        return None if len(axes) != len(names) or gathers else axes
 
     def _array_dtype(self, name: str) -> DType:
         source = self.packed[name].source if name in self.packed else name
