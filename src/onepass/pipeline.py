@@ -48,7 +48,8 @@ GRAPH_PASSES = (split_to_slices, simplify_views, fold_constants, drop_dead_nodes
 class Compiled:
     """One model for one set of shapes: what was decided, and the code that does it.
 
-    `objects` is the object code by cache key; for `hits` kernels it was there already.
+    `objects` is the object code by cache key; for `hits` kernels it was there already. `kept` are the
+    arena offsets of the values that stay there after a run.
     """
 
     plan: Plan
@@ -58,6 +59,7 @@ class Compiled:
     hits: int
     events: tuple[CacheEvent, ...]
     compile_s: float
+    kept: Mapping[str, int]
 
     @property
     def misses(self) -> int:
@@ -86,10 +88,12 @@ def compile_graph(
     target: TargetDescription,
     workers: int,
     known: Mapping[str, bytes] | None = None,
+    keep: bool = False,
 ) -> Compiled:
     """Compiles `graph` as `settings` ask; raises `UserError` for what the user can mend.
 
-    `known` holds object code by cache key, used before the cache is asked.
+    `known` holds object code by cache key, used before the cache is asked. With `keep` no value is
+    overwritten during a run, so that `Compiled.kept` values can be read after it.
     """
     started = time.perf_counter()
     for step in GRAPH_PASSES:
@@ -106,7 +110,7 @@ def compile_graph(
         if shaped is not None and graph.types[shaped.outputs[0]].size > 0
     ]
     kernels = {item.kernel.name: item.kernel for item in placed}
-    slots, arena_bytes = _allocate(context, planned.plan, placed, constants)
+    slots, arena_bytes = _allocate(context, planned.plan, placed, constants, keep)
     _refuse_too_large(graph, arena_bytes)
     objects, hits, events = _machine_code(kernels, target, settings, known or {})
     program = Program(
@@ -121,7 +125,8 @@ def compile_graph(
     )
     plan = replace(planned.plan, arena_bytes=arena_bytes)
     by_key = {cache_key(name, target): data for name, data in objects.items()}
-    return Compiled(plan, program, kernels, by_key, hits, events, time.perf_counter() - started)
+    kept = {name: slot[1] for name, slot in slots.items() if keep and slot[0] == "arena"}
+    return Compiled(plan, program, kernels, by_key, hits, events, time.perf_counter() - started, kept)
 
 
 def _refuse_too_large(graph: Graph, arena_bytes: int) -> None:
@@ -186,7 +191,7 @@ def _machine_code(
 
 
 def _allocate(
-    context: Context, plan: Plan, placed: list[_Placed], constants: Mapping[str, Array]
+    context: Context, plan: Plan, placed: list[_Placed], constants: Mapping[str, Array], keep: bool
 ) -> tuple[dict[str, Slot], int]:
     """Where every buffer lies; views lie where their source does."""
     graph = context.graph
@@ -204,7 +209,7 @@ def _allocate(
         for arg in item.args:
             name = source.get(arg, arg)
             first.setdefault(name, at)
-            last[name] = at
+            last[name] = len(placed) if keep else at
     lives = [
         Lifetime(name, value_bytes(graph, context.layouts, name), first[name], last[name])
         for name in first

@@ -55,6 +55,13 @@ def test_every_way_to_fuse(onepass, small, mode):
     assert mode not in ("none", "limit=0") or data["decisions"]["register"] == 0
 
 
+def test_optimize_checks_each_kernel_alone(onepass, small):
+    path = small(conv_relu("1"))
+    assert "kernel outputs are right" in onepass("optimize", path, "--check").out
+    checks = onepass.json("optimize", path, "--check")["checks"]
+    assert {row["value"] for row in checks} >= {"map", "sums"} and all(row["within"] for row in checks)
+
+
 def test_explain_vector_add_names_its_intensity_and_bound(onepass):
     result = onepass("explain", "zoo:vector_add", "--shape", "a=4194304", "--shape", "b=4194304")
     assert result.code == 0 and "0.0833" in result.out and "memory" in result.out

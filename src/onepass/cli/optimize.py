@@ -23,8 +23,10 @@ from onepass.cli.common import (
     show_json,
 )
 from onepass.compare.fusion import FusionRun, run_fusion
+from onepass.compare.kernels import check_kernels, checks_json, checks_verdict
 from onepass.core.errors import UserError
 from onepass.core.files import write_text
+from onepass.frontends.onnx_import import import_onnx
 from onepass.report.flow_svg import before_after_svg
 from onepass.report.ledger import ledger_jsonl
 from onepass.report.outcome import outcome_json
@@ -43,6 +45,9 @@ def optimize(
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also judge each kernel alone, by what it read and wrote.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Fuse a model, prove that it is equal, and measure what that gains.
@@ -60,13 +65,16 @@ def optimize(
         step("measuring the machine, unless that was done")
         setup = make_setup(opened, threads, fuse, exact)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
+        checks = check_kernels(import_onnx(opened.loaded, opened.shapes), setup, run.inputs) if check else ()
         step("writing the report")
         files = _write(run, folder)
     if as_json:
-        show_json(outcome_json(run.outcome))
+        show_json(outcome_json(run.outcome) | ({"checks": checks_json(checks)} if check else {}))
         return
     screen = console()
     screen.print(summary(run.outcome))
+    for line in checks_verdict(checks) if check else ():
+        screen.print(line, markup=False, highlight=False, soft_wrap=True)
     for note in run.fused.cache_notes(("corrupt", "unwritable")):
         screen.print(f"Code cache: {note}.", markup=False, highlight=False)
     screen.print("Written: " + ", ".join(map(str, files)), markup=False, highlight=False, soft_wrap=True)

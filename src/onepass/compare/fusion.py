@@ -41,6 +41,7 @@ class FusionRun:
     fused: Compiled
     traces: tuple[Trace, Trace]
     setup: Setup
+    inputs: Mapping[str, Array]
 
     def html(self) -> str:
         """The report as one page."""
@@ -96,7 +97,7 @@ def run_fusion(
         decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
         rewrites=tuple(sorted(setup.settings.rewrites)),
     )
-    return FusionRun(outcome, unfused, fused, traces, setup)
+    return FusionRun(outcome, unfused, fused, traces, setup, inputs)
 
 
 def _errors(unfused: Sequence[Array], fused: Sequence[Array], exact: Sequence[Array]) -> ErrorFigures:

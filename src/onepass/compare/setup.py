@@ -35,14 +35,16 @@ class Setup:
         """The same with another way to fuse."""
         return replace(self, settings=replace(self.settings, fuse=fuse))
 
-    def compile(self, graph: Graph, known: Mapping[str, bytes] | None = None) -> Compiled:
-        """Compiles `graph`; `known` holds object code by cache key that need not be made again.
+    def compile(
+        self, graph: Graph, known: Mapping[str, bytes] | None = None, keep: bool = False
+    ) -> Compiled:
+        """`compile_graph` as set up.
 
         Raises UserError for a node name in `only=` that the graph does not have.
         """
         for name in FuseMode.parse(self.settings.fuse).names:
             check_name(name, [node.name for node in graph.nodes])
-        return compile_graph(graph, self.settings, self.machine, self.target, self.workers, known)
+        return compile_graph(graph, self.settings, self.machine, self.target, self.workers, known, keep)
 
 
 def set_up(settings: Settings) -> Setup:

@@ -20,9 +20,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from onepass.core.errors import ShapeError, UserError
+from onepass.core.errors import ShapeError
 from onepass.core.tensor import TensorType
-from onepass.runtime.arena import ALIGNMENT, alignment_of
+from onepass.runtime.memory import aligned_empty, allocate, gather, is_readable, place
 from onepass.runtime.trace import LaunchTime, Trace
 from onepass.runtime.workers import pool_of
 
@@ -74,7 +74,7 @@ class Program:
         self._code = code
         self._arena = aligned_empty((arena_bytes,), np.dtype(np.uint8))
         self._arena.fill(0)
-        self._constants = {name: as_kernel_reads(array) for name, array in constants.items()}
+        self._constants = gather(constants)
         self._table = np.zeros(max(1, sum(len(launch.args) for launch in self.launches)), np.uint64)
         self._calls = np.zeros((max(1, len(self.launches)), 2), np.uint64)
         self._numpy_in = [kind.dtype.numpy for _, kind in self.inputs]
@@ -131,6 +131,11 @@ class Program:
         )
         return Trace(each, float(whole.min()), statistics.median(whole.tolist()), runs, self.workers)
 
+    def peek(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """A copy of what lies in the arena at `offset` after the last run."""
+        size = math.prod(shape) * dtype.itemsize
+        return self._arena[offset : offset + size].view(dtype).reshape(shape).copy()
+
     def _run(self, ready: Sequence[Array], stamps: npt.NDArray[np.int64] | None) -> tuple[Array, ...]:
         pool = pool_of(self.workers)
         with pool.lock:
@@ -151,16 +156,16 @@ class Program:
         (_, kind), dtype, kept = self.outputs[i], self._numpy_out[i], self._kept[i]
         for at in range(len(kept)):
             if sys.getrefcount(kept[at]) == _UNSHARED:
-                return _place(kept[at], kind.shape, dtype)
-        raw = _allocate(kind.size_bytes)
+                return place(kept[at], kind.shape, dtype)
+        raw = allocate(kind.size_bytes)
         if kind.size_bytes >= _KEPT_FROM:
             kept.append(raw)
             del kept[:-2]
-        return _place(raw, kind.shape, dtype)
+        return place(raw, kind.shape, dtype)
 
     def _staged_input(self, i: int, array: Array) -> Array:
         """Input `i` as kernels read it: itself, or copied to memory that is kept, so its pages are warm."""
-        if _is_readable(array):
+        if is_readable(array):
             return array
         if i not in self._staged:
             self._staged[i] = aligned_empty(array.shape, array.dtype)
@@ -195,43 +200,3 @@ def _mismatch(name: str, kind: TensorType, array: Array) -> ShapeError:
         remedy=f"convert it with .astype('{kind.dtype}')" if wrong_dtype
         else "compile the model for this shape (--shape, or the shapes option), or reshape the array",
     )  # fmt: skip
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An array as `np.empty` gives it that starts on a cache line, a large one on a page (see arena.py).
-
-    Raises UserError when there is not enough memory.
-    """
-    return _place(_allocate(math.prod(shape) * dtype.itemsize), shape, dtype)
-
-
-def _allocate(size: int) -> Array:
-    """`size` bytes and room to align them."""
-    try:
-        return np.empty(size + alignment_of(size), np.uint8)
-    except (MemoryError, ValueError) as error:
-        raise UserError(
-            f"not enough memory: the model needs {size:,} bytes in one piece",
-            remedy="use a smaller batch or image size",
-        ) from error
-
-
-def _place(raw: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """The aligned array inside `raw`, which it keeps alive."""
-    size = math.prod(shape) * dtype.itemsize
-    skip = -raw.ctypes.data % alignment_of(size)
-    return raw[skip : skip + size].view(dtype).reshape(shape)
-
-
-def _is_readable(array: Array) -> bool:
-    """Whether kernels can read it in place: dense, and on a cache line."""
-    return array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
-
-
-def as_kernel_reads(array: Array) -> Array:
-    """`array` itself where it is dense and starts on a 64-byte boundary, else a copy that does."""
-    if _is_readable(array):
-        return array
-    copy = aligned_empty(array.shape, array.dtype)
-    np.copyto(copy, array)
-    return copy
