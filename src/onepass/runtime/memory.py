@@ -1,0 +1,75 @@
+"""Memory for arenas, constants and results: aligned, and on huge pages where the system has them.
+
+A model streams through its weights on every run. On pages of 4 KiB the processor looks up a new page every 64
+lines and its prefetcher stops at each border; on pages of 2 MiB neither happens.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onepass.core.errors import UserError
+from onepass.runtime.arena import ALIGNMENT, alignment_of
+
+Array = npt.NDArray[Any]
+HUGE_PAGE = 2 << 20
+"""Bytes of a huge page on x86-64, and on AArch64 with pages of 4 KiB."""
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An array as `np.empty` gives it that starts on a cache line, a large one on a page (see arena.py).
+
+    Raises UserError when there is not enough memory.
+    """
+    return place(allocate(math.prod(shape) * dtype.itemsize), shape, dtype)
+
+
+def allocate(size: int) -> Array:
+    """`size` bytes and room to align them; raises UserError when there is not enough memory."""
+    try:
+        if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            block = mmap.mmap(-1, size + HUGE_PAGE)
+            block.madvise(mmap.MADV_HUGEPAGE)
+            return np.frombuffer(block, np.uint8)
+        return np.empty(size + alignment_of(size), np.uint8)
+    except (MemoryError, ValueError, OSError) as error:
+        raise UserError(
+            f"not enough memory: the model needs {size:,} bytes in one piece",
+            remedy="use a smaller batch or image size",
+        ) from error
+
+
+def place(raw: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """The aligned array inside `raw`, which it keeps alive."""
+    size = math.prod(shape) * dtype.itemsize
+    skip = -raw.ctypes.data % (HUGE_PAGE if size >= HUGE_PAGE else alignment_of(size))
+    return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def is_readable(array: Array) -> bool:
+    """Whether kernels can read it in place: dense, and on a cache line."""
+    return array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+
+
+def gather(constants: Mapping[str, Array]) -> dict[str, Array]:
+    """The constants as kernels read them: those made here side by side in one block.
+
+    An array that lies in a mapped file stays there, unless it starts off a cache line.
+    """
+    made = {name: array for name, array in constants.items() if array.base is None or not is_readable(array)}
+    sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in made.values()]
+    block = aligned_empty((sum(sizes),), np.dtype(np.uint8))
+    found = dict(constants)
+    start = 0
+    for (name, array), size in zip(made.items(), sizes, strict=True):
+        part = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(part, array)
+        found[name] = part
+        start += size
+    return found
