@@ -168,6 +168,8 @@ class Model:
 
     def _ordered(self, arrays: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
         """The arrays in the order of the inputs."""
+        if not named and len(arrays) == len(self.inputs):
+            return [np.asarray(array) for array in arrays]
         names = [item.name for item in self.inputs]
         remedy = "the inputs are " + ", ".join(map(str, self.inputs)) if names else "call it without inputs"
         for name in named:

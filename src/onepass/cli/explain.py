@@ -26,10 +26,10 @@ from onepass.cli.common import (
 from onepass.compare.explanation import explain as explain_model
 from onepass.frontends.onnx_import import import_onnx
 from onepass.fuse.plan import Decision
-from onepass.report.diagnosis import diagnosis_json, diagnosis_table, node_json, node_table
+from onepass.report.diagnosis import diagnosis_json, diagnosis_table, model_error, node_json, node_table
 from onepass.report.ledger import decision_json
 from onepass.report.ledger import why as why_edge
-from onepass.report.units import bytes_text, seconds_text
+from onepass.report.units import bytes_text, seconds_text, share_text
 
 
 @reported
@@ -66,6 +66,13 @@ def explain(
         screen.print(node_table(found.plan, found.rows, node))
         return
     screen.print(diagnosis_table(found.rows))
+    error = model_error(found.rows)
+    if error is not None:
+        screen.print(
+            f"Predicted against measured seconds: median error {share_text(error.median)} over "
+            f"{error.kernels} kernels, worst {share_text(error.worst)} at {error.worst_kernel}.",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
     screen.print(_ledger(found.decisions))
 
 
