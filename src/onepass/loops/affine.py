@@ -170,7 +170,7 @@ def _floordiv(form: Linear, d: int, ranges: Ranges) -> Linear:
     g, coarse, _ = _split(remainder, d, ranges)
     inner, divisor = to_expr(coarse), d // g
     if divisor > 1 and isinstance(inner, Binary) and inner.op == "floordiv" and isinstance(inner.b, Const):
-        inner, divisor = inner.a, divisor * int(inner.b.value)
+        divisor, inner = divisor * int(inner.b.value), inner.a
     part = _atom(Binary("floordiv", inner, Const(divisor), I64)) if divisor > 1 else coarse
     return _combine([(quotient, 1), (part, 1)])
 
@@ -211,7 +211,21 @@ def _compare(expr: Binary, ranges: Ranges) -> Expr:
     verdict = known[expr.op]
     if verdict is not None:
         return Const(verdict, BOOL)
-    return Binary(expr.op, simplify(expr.a, ranges), simplify(expr.b, ranges), BOOL)
+    coarse = _coarse(expr, difference, ranges)
+    return coarse or Binary(expr.op, simplify(expr.a, ranges), simplify(expr.b, ranges), BOOL)
+
+
+def _coarse(expr: Binary, difference: Linear, ranges: Ranges) -> Expr | None:
+    """`16*block + lane < 48` is `block < 3`: an order that all lanes of a block share; None where none is."""
+    strict = expr.op in ("lt", "ge")
+    if expr.op in ("eq", "ne"):
+        return None
+    form = difference if strict else Linear(difference.const - 1, difference.terms)
+    step, coarse, fine = _split(form, 0, ranges)
+    if step == 1 or not fine.terms:
+        return None
+    rest = to_expr(Linear(0, coarse.terms))
+    return Binary("lt" if expr.op in ("lt", "le") else "ge", rest, Const(-coarse.const), BOOL)
 
 
 def _logic(expr: Binary, ranges: Ranges) -> Expr:

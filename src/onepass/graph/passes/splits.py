@@ -19,13 +19,14 @@ def split_to_slices(graph: Graph) -> Graph:
 
 
 def _slices(graph: Graph, node: Node) -> list[Node]:
-    sizes, axis = node.attrs["split"], node.attrs.get("axis", 0)
-    assert isinstance(sizes, tuple) and isinstance(axis, int)
-    ends = list(accumulate(int(size) for size in sizes))
+    given, axis = node.attrs["split"], node.attrs.get("axis", 0)
+    assert isinstance(given, tuple) and isinstance(axis, int)
+    sizes = [int(size) for size in given]
+    ends = list(accumulate(sizes))
     return [
         Node(
             f"{node.name}:{part}", "slice", node.inputs[:1], (name,),
-            {"starts": (end - int(size),), "ends": (end,), "axes": (axis,), "steps": (1,)}, node.spelling,
+            {"starts": (end - size,), "ends": (end,), "axes": (axis,), "steps": (1,)}, node.spelling,
         )
         for part, (name, size, end) in enumerate(zip(node.outputs, sizes, ends, strict=False))
         if name
