@@ -11,19 +11,24 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from onepass.cost.machine import Machine
+from onepass.forms.axes import contiguous_axis, shared_tile, vector_axis
 from onepass.forms.body import Body
-from onepass.forms.schedule import Schedule, segments
+from onepass.forms.schedule import CHUNK, Schedule, segments
 from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Binary, Load
+from onepass.loops.walk import index_names
 from onepass.ops.opdef import Compute
 
 FMA_LATENCY_CYCLES = 4  # Zen 2-4 and Skylake-X; Agner Fog, instruction tables
 TILE_OVERHEAD_CYCLES = 24  # entering and leaving a tile: measured, about the cost of one row of stores
-LOAD_WEIGHT = 0.1  # between tiles of equal cycles, the one that asks less of the first-level cache
-MAX_PIXELS = 28
-# Each pixel of a window without product sharing loads its own vectors: a short tile keeps them in registers
-# from one tap to the next, and its loads clear of its stores (3x on 3x3 depthwise, against 28 pixels).
+# Between tiles of equal cycles: what a line costs that comes from the second level. Weights stream in order
+# (3x3, 8 images: 84 % of peak with 7 pixels a weight, 98 % with 14); pixels come from many places.
+WEIGHT_LINE_CYCLES, PIXEL_LINE_CYCLES = 1.0, 6.0
+MAX_PIXELS = 14
+L1_WAYS, L1_WAY_BYTES = 8, 4096  # 32 KiB in 8 ways: Zen 2-4, Skylake
+# A window over few channels (depthwise, an RGB stem) reads many rows at once: a short tile keeps its vectors
+# in registers from tap to tap, and its loads clear of its stores (3x on 3x3 depthwise, against 28 pixels).
 MAX_WINDOW_PIXELS = 8
 
 
@@ -34,21 +39,58 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
     shape = output.type.shape or (1,)
     layout = layouts.get(body.outputs[0], PLAIN)
     lanes = layout.block if layout.block > 1 else machine.lanes(4)
-    vector = 1 if layout.block > 1 else _last_long_axis(shape)
+    root = next(iter(body.reductions()), None)
+    product = root if root is not None and is_product(root) else None
+    vector = vector_axis(body, graph, layouts, shape, product)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
-    root = next(iter(body.reductions()), None)
+    shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
     if root is None:
-        vectors, pixels = _pointwise_tile(shape, vector, tile, lanes, layout.block > 1)
+        turned = contiguous_axis(body, graph, layouts, shape, vector)
+        tile = tile if turned is None else turned
+        narrow = layout.block > 1 or turned is not None
+        vectors, pixels = _pointwise_tile(shape, vector, tile, lanes, narrow)
+    elif shared is not None:
+        tile, width = shared
+        most = min(MAX_PIXELS, machine.vector_registers - 3)
+        vectors, pixels = 1, max(n for n in range(1, most + 1) if width % n == 0)
     else:
-        steps = math.prod(axis.extent for axis in root.reduce_axes)
-        streamed = is_product(root) and not _is_depthwise(body, root)
-        tile_extent = shape[tile] if tile is not None else 1
         vectors, pixels = register_tile(
-            -(-shape[vector] // lanes), tile_extent, steps, machine.vector_registers, streamed
+            -(-shape[vector] // lanes),
+            shape[tile] if tile is not None else 1,
+            math.prod(axis.extent for axis in root.reduce_axes),
+            machine.vector_registers,
+            root.reduce_axes[0].extent > 1 if is_product(root) else False,
+            _most_pixels(body, graph, layouts, root, tile),
+            math.prod(axis.extent for axis in root.reduce_axes[1:]),
         )
     order = _order(body, graph, shape, vector, tile, machine)
     return Schedule(vector, lanes, vectors, tile, pixels, order)
+
+
+def _most_pixels(
+    body: Body, graph: Graph, layouts: Mapping[str, Layout], root: Compute, tile: int | None
+) -> int:
+    """Positions of a tile that the first-level cache holds side by side.
+
+    Rows that start a multiple of its way's size apart fall into the same set, which holds `L1_WAYS` of them
+    (a matrix of 3072 columns, 26 rows a tile: a quarter of the speed).
+    """
+    if root.reduce_axes[0].extent < CHUNK // 2:
+        return MAX_WINDOW_PIXELS
+    operands = operand_loads(root)
+    if operands is None or tile is None or operands[0].buffer not in graph.types:
+        return MAX_PIXELS
+    load = operands[0]
+    kind = graph.types[load.buffer]
+    layout = layouts.get(load.buffer, PLAIN)
+    physical = layout.physical_shape(kind.shape)
+    for place, index in enumerate(load.indices):
+        if place < len(physical) and root.axes[tile].name in index_names(index):
+            stride = math.prod(physical[place + 1 :])
+            stride *= kind.dtype.size_bytes
+            return min(MAX_PIXELS, L1_WAYS * (L1_WAY_BYTES // math.gcd(stride, L1_WAY_BYTES)))
+    return MAX_PIXELS
 
 
 def is_product(root: Compute) -> bool:
@@ -56,19 +98,11 @@ def is_product(root: Compute) -> bool:
     return root.combine == "add" and isinstance(root.body, Binary) and root.body.op == "mul"
 
 
-def _is_depthwise(body: Body, root: Compute) -> bool:
-    return bool(root.reduce_axes) and root.reduce_axes[0].extent == 1
-
-
-def _last_long_axis(shape: tuple[int, ...]) -> int:
-    return max((axis for axis, extent in enumerate(shape) if extent > 1), default=max(0, len(shape) - 1))
-
-
 def _pointwise_tile(
-    shape: tuple[int, ...], vector: int, tile: int | None, lanes: int, blocked: bool
+    shape: tuple[int, ...], vector: int, tile: int | None, lanes: int, narrow: bool
 ) -> tuple[int, int]:
     """Vectors and pixels a step of a nest without reduction: a few, for independent work in flight."""
-    if blocked or tile is None or shape[vector] < 2 * lanes:
+    if narrow or tile is None or shape[vector] < 2 * lanes:
         extent = shape[tile] if tile is not None else 1
         return 1, next((n for n in (4, 7, 5, 3, 2) if extent % n == 0), min(4, max(1, extent)))
     vectors = next((n for n in (4, 3, 2) if (shape[vector] // lanes) % n == 0), 1)
@@ -76,20 +110,27 @@ def _pointwise_tile(
 
 
 @lru_cache(maxsize=4096)
-def register_tile(blocks: int, extent: int, steps: int, registers: int, streamed: bool) -> tuple[int, int]:
+def register_tile(
+    blocks: int, extent: int, steps: int, registers: int, streamed: bool, most_pixels: int, taps: int
+) -> tuple[int, int]:
     """(vectors, pixels) with the fewest cycles for `blocks` vectors by `extent` positions.
 
     `steps` is the length of the reduction. `streamed`: one operand is a vector shared along the pixels and
     the other a broadcast shared along the vectors (contraction); otherwise each pixel loads its own vector,
-    which the taps of a window share. Of the registers, `vectors` hold the shared operand; with 16 (AVX2) one
-    more holds the broadcast, which AVX-512 and NEON take from memory or a lane, and one stays free.
+    which the `taps` of a window share. Of the registers, `vectors` hold the shared operand; with 16 (AVX2)
+    one more holds the broadcast, which AVX-512 and NEON take from memory or a lane, and one stays free.
+    A tile of at most `MAX_WINDOW_PIXELS` leaves half of the registers to the pixels that taps share.
     """
     best, fewest = (1, 1), math.inf
-    most_pixels = MAX_PIXELS if streamed else MAX_WINDOW_PIXELS
     for vectors in range(1, min(blocks, 8 if streamed else 1) + 1):
         accumulators = registers - vectors - (0 if registers >= 32 else 2)
+        if most_pixels <= MAX_WINDOW_PIXELS and taps > 1:
+            accumulators = min(accumulators, registers // 2)
         for pixels in range(1, min(extent, most_pixels, accumulators // vectors) + 1):
             cycles = tile_cycles(blocks, extent, steps, vectors, pixels, streamed)
+            if streamed:
+                lines = WEIGHT_LINE_CYCLES * vectors + PIXEL_LINE_CYCLES * pixels / (CHUNK * taps)
+                cycles += steps * lines * blocks * extent / (vectors * pixels)
             if cycles < fewest * 0.9999:
                 best, fewest = (vectors, pixels), cycles
     return best
@@ -102,7 +143,7 @@ def tile_cycles(blocks: int, extent: int, steps: int, vectors: int, pixels: int,
         for piece in segments(extent, pixels):
             fma = part.width * piece.width
             loads = part.width + piece.width / 2 if streamed else part.width
-            cycles = max(fma, loads, FMA_LATENCY_CYCLES) + LOAD_WEIGHT * loads
+            cycles = max(fma, loads, FMA_LATENCY_CYCLES)
             total += part.count * piece.count * (steps * cycles + TILE_OVERHEAD_CYCLES + fma)
     return total
 
@@ -110,8 +151,10 @@ def tile_cycles(blocks: int, extent: int, steps: int, vectors: int, pixels: int,
 def _order(
     body: Body, graph: Graph, shape: tuple[int, ...], vector: int, tile: int | None, machine: Machine
 ) -> tuple[int, ...]:
-    """Outer loops: weights outermost where they do not fit the cache, rows outermost otherwise.
+    """Outer loops: weights outside the rows of an image where they do not fit the cache, inside otherwise.
 
+    An image's activations stay in the cache while the weights stream past them, never the other way round:
+    the weights are shared by all images and come from a level that keeps up.
     Where all kernels cut the rows alike, a worker finds in its own cache what it wrote before.
     """
     plain = [axis for axis in range(len(shape)) if axis not in (vector, tile)]
@@ -119,7 +162,8 @@ def _order(
         plain.sort(key=lambda axis: axis == 1)
     constant_bytes = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
     if body.reductions() and constant_bytes > machine.l2_bytes // 2:
-        return (vector, *plain)
+        images = [axis for axis in plain if axis == 0 and shape[0] > 1 and len(shape) > 2]
+        return (*images, vector, *(axis for axis in plain if axis not in images))
     return (*plain, vector)
 
 

@@ -17,7 +17,7 @@ from onepass.forms.body import Body
 from onepass.forms.border import zero_border
 from onepass.forms.packing import Packed
 from onepass.forms.resolve import Indices, Resolver
-from onepass.forms.schedule import Schedule, Segment, segments
+from onepass.forms.schedule import CHUNK, Schedule, Segment, segments
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, cast, const, floordiv, fma, idx, loop, mod, mul
@@ -354,9 +354,6 @@ class ReduceLoop:
         """The loop around `body`."""
         mode: LoopMode = "unroll" if self.unrolled else "serial"
         return loop(self.name, self.start + self.count, body, mode, self.start)
-
-
-CHUNK = 16
 
 
 def reduction_loops(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CHUNK = 16  # steps of a long reduction that are written out: one block of channels
+
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
