@@ -7,9 +7,11 @@ beside a program that runs. Every step of the compiler is called from this page.
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,8 +34,9 @@ from onepass.graph.passes.views import simplify_views
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
 from onepass.ops.opdef import Array
-from onepass.runtime.arena import Lifetime, plan_arena
+from onepass.runtime.arena import ALIGNMENT, Lifetime, plan_arena
 from onepass.runtime.host import memory_bytes
+from onepass.runtime.memory import aligned_empty
 from onepass.runtime.program import Launch, Program, Slot
 from onepass.targets.cache import CacheEvent, CodeCache, cache_key
 from onepass.targets.llvm.compile import link
@@ -103,12 +106,13 @@ def compile_graph(
     planned = make_plan(context, FuseMode.parse(settings.fuse))
     graph = planned.plan.graph  # with copies of the producers that are cheaper to compute again
     context = replace(context, graph=graph, layouts=planned.plan.layouts)
-    constants: dict[str, Array] = {}
+    wanted: dict[str, tuple[Packed | None, Array]] = {}
     placed = [
-        _place(context, number, shaped, constants)
+        _place(context, number, shaped, wanted)
         for number, shaped in enumerate(planned.shaped)
         if shaped is not None and graph.types[shaped.outputs[0]].size > 0
     ]
+    constants = _laid_out(wanted)
     kernels = {item.kernel.name: item.kernel for item in placed}
     slots, arena_bytes = _allocate(context, planned.plan, placed, constants, keep)
     _refuse_too_large(graph, arena_bytes)
@@ -142,8 +146,10 @@ def _refuse_too_large(graph: Graph, arena_bytes: int) -> None:
         )
 
 
-def _place(context: Context, number: int, shaped: Shaped, constants: dict[str, Array]) -> _Placed:
-    """Builds a region's kernel and lays out the constants that it reads."""
+def _place(
+    context: Context, number: int, shaped: Shaped, wanted: dict[str, tuple[Packed | None, Array]]
+) -> _Placed:
+    """Builds a region's kernel and notes the constants that it reads, with how they are to be packed."""
     built: Built = build_region(context, shaped)
     text = print_kernel(built.kernel)
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -151,16 +157,33 @@ def _place(context: Context, number: int, shaped: Shaped, constants: dict[str, A
     for arg in built.args:
         if arg in built.packed:
             label = _packed_label(built.packed[arg])
-            if label not in constants:
-                source = _constant(context, shaped, built.packed[arg].source)
-                constants[label] = built.packed[arg].pack(source)
+            wanted[label] = (built.packed[arg], _constant(context, shaped, built.packed[arg].source))
         elif arg in shaped.body.constants or arg in context.graph.constants:
             label = f"constant:{arg}"
-            constants[label] = _constant(context, shaped, arg)
+            wanted[label] = (None, _constant(context, shaped, arg))
         else:
             label = arg
         args.append(label)
     return _Placed(number, replace(built.kernel, name=name), tuple(args))
+
+
+def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Array]:
+    """The constants in the order in which kernels read them, packed ones side by side in one block."""
+    found = {label: source for label, (packed, source) in wanted.items() if packed is None}
+    places: list[tuple[Array, Packed, Array]] = []
+    sizes = [
+        math.prod(packed.shape) * source.itemsize if packed else 0 for packed, source in wanted.values()
+    ]
+    block = aligned_empty((sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes),), np.dtype(np.uint8))
+    start = 0
+    for (label, (packed, source)), size in zip(wanted.items(), sizes, strict=True):
+        if packed is not None:
+            found[label] = block[start : start + size].view(source.dtype).reshape(packed.shape)
+            places.append((found[label], packed, source))
+            start += -(-size // ALIGNMENT) * ALIGNMENT
+    with ThreadPoolExecutor(max_workers=2) as pool:  # copying is bound by memory: two already fill it
+        list(pool.map(lambda place: np.copyto(place[0], place[1].unpacked(place[2])), places))
+    return found
 
 
 def _packed_label(packed: Packed) -> str:
@@ -219,10 +242,3 @@ def _allocate(
     slots |= {name: ("arena", offset) for name, offset in arena.offsets.items()}
     slots |= {view: slots[name] for view, name in source.items() if name in slots}
     return slots, arena.size_bytes
-
-
-def as_float64_error(actual: Array, expected: Array) -> float:
-    """Relative L2 error of `actual` against `expected`, 0 for two empty or equal arrays."""
-    difference = actual.astype(np.float64) - expected.astype(np.float64)
-    norm = float(np.linalg.norm(expected.astype(np.float64)))
-    return float(np.linalg.norm(difference)) / norm if norm else float(np.linalg.norm(difference))

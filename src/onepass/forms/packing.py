@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +28,17 @@ class Packed:
         return tuple(extent for _, extent in self.axes)
 
     def pack(self, source: Array) -> Array:
-        """The packed copy of `source`; a strided copy where the map is affine and stays inside."""
+        """The packed copy of `source`."""
+        return np.ascontiguousarray(self.unpacked(source))
+
+    def unpacked(self, source: Array) -> Array:
+        """The elements of the packed copy, in order: a strided view where the map is affine and inside."""
         ranges = {name: (0, extent - 1) for name, extent in self.axes}
         if 0 in self.shape or source.size == 0:
             return np.zeros(self.shape, source.dtype)
         strided = _strided_view(source, self, ranges)
         if strided is not None:
-            return np.ascontiguousarray(strided)
+            return strided
         grid = {name: _along(i, extent, len(self.axes)) for i, (name, extent) in enumerate(self.axes)}
         where = [_numpy_index(index, grid) for index in self.indices]
         inside = np.ones((1,) * len(self.axes), dtype=bool)
@@ -43,7 +46,7 @@ class Packed:
             inside = inside & np.greater_equal(position, 0) & np.less(position, extent)
         clipped = [np.clip(p, 0, extent - 1) for p, extent in zip(where, source.shape, strict=True)]
         gathered = np.where(inside, source[tuple(clipped)], source.dtype.type(0))
-        return np.ascontiguousarray(np.broadcast_to(gathered, self.shape))
+        return np.broadcast_to(gathered, self.shape)
 
 
 def _along(position: int, extent: int, rank: int) -> Array:
@@ -91,8 +94,3 @@ def _numpy_index(index: Expr, grid: dict[str, Array]) -> Array:
             return result
         case _:
             raise TypeError(f"{type(index).__name__} in the index of a constant")
-
-
-def packed_bytes(packed: Packed, element_bytes: int) -> int:
-    """Bytes of the packed copy."""
-    return math.prod(packed.shape) * element_bytes
