@@ -60,6 +60,9 @@ def contiguous_axis(
 
     A tile along it reads whole cache lines before they are evicted.
     """
+    output = body.stage(body.outputs[0])
+    if output is None or not output.axes:
+        return None
     resolver = Resolver(body, graph, layouts)
     names = {f"i{axis}": axis for axis in range(len(shape))}
     resolver.ranges |= {name: (0, max(0, shape[axis] - 1)) for name, axis in names.items()}
