@@ -7,6 +7,7 @@ or into plain loads where the layout has a border of zeros.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class Resolver:
     point: Indices = ()
     escapes: bool = False
     kept: dict[str, Callable[[str, Indices, Load], Store | None]] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
     _memo: dict[tuple[str, Indices], Expr] = field(default_factory=dict)
 
     def layout(self, value: str) -> Layout:
@@ -147,7 +149,9 @@ class Resolver:
         return self._memo[key]
 
     def _uses(self, name: str) -> int:
-        return sum(load.buffer == name for stage in self.body.stages for load in loads(stage.body))
+        if not self._counts:
+            self._counts.update(load.buffer for stage in self.body.stages for load in loads(stage.body))
+        return self._counts[name]
 
     def _filled(self, name: str, indices: Indices, load: Load) -> Expr:
         """A load that gives `fill` outside: a plain load where it cannot leave the tensor or its border."""

@@ -40,15 +40,15 @@ class Graph:
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     constants: Mapping[str, Array]
-    _lowerings: dict[tuple[str, tuple[str, ...]], Lowering] = field(
+    _lowerings: dict[tuple[object, ...], Lowering] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
 
     def lowering(self, node: Node) -> Lowering:
-        """The stages of `node`, from the types of its inputs; computed once."""
-        key = (node.name, node.inputs)
+        """The stages of `node`, from the types of its inputs; computed once for equal nodes."""
+        types = tuple(self.types[name] if name else None for name in node.inputs)
+        key = (node.op, types, tuple(sorted(node.attrs.items())))
         if key not in self._lowerings:
-            types = tuple(self.types[name] if name else None for name in node.inputs)
             self._lowerings[key] = node.opdef.lower(types, node.attrs)
         return self._lowerings[key]
 

@@ -20,22 +20,21 @@ from onepass.loops.ir import (
     Unary,
 )
 
+# By type, not by `match`: this is the innermost call of the compiler.
+_OPERANDS: Mapping[type[Expr], Callable[..., tuple[Expr, ...]]] = {
+    Load: lambda e: e.indices,
+    Unary: lambda e: (e.x,),
+    Cast: lambda e: (e.x,),
+    Binary: lambda e: (e.a, e.b),
+    Fma: lambda e: (e.a, e.b, e.c),
+    Select: lambda e: (e.condition, e.yes, e.no),
+}
+
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """The direct operands of `expr`, the indices of a load included."""
-    match expr:
-        case Load():
-            return expr.indices
-        case Unary() | Cast():
-            return (expr.x,)
-        case Binary():
-            return (expr.a, expr.b)
-        case Fma():
-            return (expr.a, expr.b, expr.c)
-        case Select():
-            return (expr.condition, expr.yes, expr.no)
-        case _:
-            return ()
+    fields = _OPERANDS.get(type(expr))
+    return fields(expr) if fields is not None else ()
 
 
 def rebuild(expr: Expr, operands: tuple[Expr, ...]) -> Expr:
@@ -74,9 +73,11 @@ def substitute(expr: Expr, values: Mapping[str, Expr]) -> Expr:
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
     """`expr` and everything in it, outermost first."""
-    yield expr
-    for operand in children(expr):
-        yield from subexpressions(operand)
+    pending = [expr]
+    while pending:
+        expr = pending.pop()
+        yield expr
+        pending.extend(reversed(children(expr)))
 
 
 def loads(expr: Expr) -> tuple[Load, ...]:
