@@ -45,11 +45,15 @@ MIN_STEPS_TO_PREFETCH = 8
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A kernel, the value or packed constant behind each parameter, and how to pack those."""
+    """A kernel, the value or packed constant behind each parameter, and how to pack those.
+
+    `kept` names the stages that it keeps in a scratch row.
+    """
 
     kernel: Kernel
     args: tuple[str, ...]
     packed: dict[str, Packed]
+    kept: frozenset[str] = frozenset()
 
 
 class FormMismatch(Exception):

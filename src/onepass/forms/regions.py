@@ -96,7 +96,10 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     _check_space(body, form)
     built = build_row(body, graph, context.layouts, context.machine.lanes(4)) if form == "row" else None
     efficiency = _efficiency(context, body, form)
-    traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency)
+    kept = built.kept if built is not None else frozenset()
+    traffic = region_traffic(
+        body, graph, context.layouts, context.machine, context.workers, efficiency, kept
+    )
     guess = estimate(traffic, context.machine, context.workers)
     return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built)
 

@@ -36,7 +36,8 @@ def build_row(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: in
     if not body.reductions():
         raise FormMismatch("no reduction")
     builder = _RowBuilder(body, graph, layouts, lanes)
-    return finish(builder.resolver, builder.statements(), lanes)
+    built = finish(builder.resolver, builder.statements(), lanes)
+    return replace(built, kept=frozenset(builder.scratch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,11 @@ class Demand:
     reads: dict[str, float]
 
 
-def demand(body: Body) -> Demand:
+def demand(body: Body, kept: frozenset[str] = frozenset()) -> Demand:
     """Follows the loads from the outputs back: an inlined stage is computed once for each load of it.
 
-    A reduction is computed once an element, whoever reads it. An input's elements are read from memory
-    at most once each; loads that do not vary with a loop are the same load.
+    A reduction, or a stage that is `kept`, is computed once an element, whoever reads it. An input's elements
+    are read from memory at most once each; loads that do not vary with a loop are the same load.
     """
     evaluations = {stage.name: 0.0 for stage in body.stages}
     reads: dict[str, float] = {}
@@ -79,13 +79,15 @@ def demand(body: Body) -> Demand:
         size = max(1, stage.type.size)
         if stage.name in body.outputs or stage.reduce_axes:
             evaluations[stage.name] = float(size)
+        if stage.name in kept:
+            evaluations[stage.name] = min(float(size), evaluations[stage.name])
         share = evaluations[stage.name] / size
         extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
         for buffer, names in {(load.buffer, _names(load)) for load in loads(stage.body)}:
+            reached = share * math.prod(extents[name] for name in names if name in extents)
             if buffer in evaluations:
-                evaluations[buffer] += share * math.prod(extents.values())
+                evaluations[buffer] += reached
             else:
-                reached = share * math.prod(extents[name] for name in names if name in extents)
                 reads[buffer] = max(reads.get(buffer, 0.0), reached)
     return Demand(evaluations, reads)
 
@@ -101,11 +103,12 @@ def region_traffic(
     machine: Machine,
     workers: int,
     flop_efficiency: float,
+    kept: frozenset[str] = frozenset(),
 ) -> Traffic:
-    """Traffic of one launch of `body`."""
+    """Traffic of one launch of `body`, which keeps the stages `kept`."""
     weights = sum(array.nbytes for array in graph.constants.values())
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
-    wanted = demand(body)
+    wanted = demand(body, kept)
     compulsory = 0
     for name in (*body.inputs, *body.outputs):
         if name in body.constants or name not in graph.types:
