@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from onepass.cost.machine import Machine
@@ -25,6 +26,7 @@ TILE_OVERHEAD_CYCLES = 24  # entering and leaving a tile: measured, about the co
 # Between tiles of equal cycles: what a line costs that comes from the second level. Weights stream in order
 # (3x3, 8 images: 84 % of peak with 7 pixels a weight, 98 % with 14); pixels come from many places.
 WEIGHT_LINE_CYCLES, PIXEL_LINE_CYCLES = 1.0, 6.0
+STAYS = 0.7  # share of the second-level cache that weights may take and still be there for the next row
 MAX_PIXELS = 14
 L1_WAYS, L1_WAY_BYTES = 8, 4096  # 32 KiB in 8 ways: Zen 2-4, Skylake
 # A window over few channels (depthwise, an RGB stem) reads many rows at once: a short tile keeps its vectors
@@ -64,8 +66,9 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
             _most_pixels(body, graph, layouts, root, tile),
             math.prod(axis.extent for axis in root.reduce_axes[1:]),
         )
-    order = _order(body, graph, shape, vector, tile, machine)
-    return Schedule(vector, lanes, vectors, tile, pixels, order)
+    schedule = Schedule(vector, lanes, vectors, tile, pixels, ())
+    order, block = _order(body, graph, shape, schedule, machine)
+    return replace(schedule, order=order, block=block)
 
 
 def _most_pixels(
@@ -149,22 +152,35 @@ def tile_cycles(blocks: int, extent: int, steps: int, vectors: int, pixels: int,
 
 
 def _order(
-    body: Body, graph: Graph, shape: tuple[int, ...], vector: int, tile: int | None, machine: Machine
-) -> tuple[int, ...]:
-    """Outer loops: weights outside the rows of an image where they do not fit the cache, inside otherwise.
+    body: Body, graph: Graph, shape: tuple[int, ...], schedule: Schedule, machine: Machine
+) -> tuple[tuple[int, ...], int]:
+    """Outer loops and the block of rows: what streams past what stays in the second-level cache.
 
-    An image's activations stay in the cache while the weights stream past them, never the other way round:
-    the weights are shared by all images and come from a level that keeps up.
+    Rows outermost where the weights stay; else a block of rows stays while all weights stream past it.
     Where all kernels cut the rows alike, a worker finds in its own cache what it wrote before.
     """
-    plain = [axis for axis in range(len(shape)) if axis not in (vector, tile)]
+    plain = [axis for axis in range(len(shape)) if axis not in (schedule.vector, schedule.tile)]
     if len(shape) > 2 and 1 in plain:
         plain.sort(key=lambda axis: axis == 1)
-    constant_bytes = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
-    if body.reductions() and constant_bytes > machine.l2_bytes // 2:
-        images = [axis for axis in plain if axis == 0 and shape[0] > 1 and len(shape) > 2]
-        return (*images, vector, *(axis for axis in plain if axis not in images))
-    return (*plain, vector)
+    weight_bytes = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
+    if not body.reductions() or weight_bytes <= STAYS * machine.l2_bytes:
+        return (*plain, schedule.vector), 1
+    images = [axis for axis in plain if axis == 0 and shape[0] > 1 and len(shape) > 2]
+    rows = [axis for axis in plain if axis not in images and shape[axis] > 1]
+    if len(rows) != 1:
+        return (*images, schedule.vector, *(axis for axis in plain if axis not in images)), 1
+    extent = shape[rows[0]]
+    groups = -(-shape[schedule.vector] // (schedule.lanes * schedule.vectors))
+    read = [name for name in body.inputs if name in graph.types and name not in graph.constants]
+    image_bytes = max((graph.types[name].size_bytes for name in read), default=0) // max(1, shape[0])
+
+    def streamed_bytes(block: int) -> int:
+        fits = image_bytes * block // extent <= machine.l2_bytes // 2
+        return extent // block * weight_bytes + image_bytes * (1 if fits else groups)
+
+    block = min((d for d in range(1, extent + 1) if extent % d == 0), key=streamed_bytes)
+    rest = [axis for axis in plain if axis not in (*images, *rows)]
+    return (*images, *rows, schedule.vector, *rest, *rows), block
 
 
 def operand_loads(root: Compute) -> tuple[Load, Load] | None:

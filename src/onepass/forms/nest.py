@@ -174,14 +174,20 @@ class _NestBuilder:
     def _segment(self, part: Segment, vectors: int, lanes: int) -> Stmt:
         resolver, schedule = self.resolver, self.schedule
         names = {axis: f"i{axis}" for axis in range(len(self.extents))}
-        order = [
-            (names[axis], part.count if axis == schedule.vector else self.extents[axis])
-            for axis in schedule.order
-        ]
+        extents = {axis: part.count if axis == schedule.vector else e for axis, e in enumerate(self.extents)}
+        order: list[tuple[str, int]] = []
+        point: list[Expr] = [idx(names[axis]) for axis in range(len(self.extents))]
+        for axis in schedule.order:
+            if schedule.order.count(axis) == 1:
+                order.append((names[axis], extents[axis]))
+            elif f"{names[axis]}_o" in dict(order):
+                order.append((names[axis], schedule.block))
+            else:
+                order.append((f"{names[axis]}_o", extents[axis] // schedule.block))
+                point[axis] = add(mul(idx(f"{names[axis]}_o"), schedule.block), idx(names[axis]))
         for name, extent in order:
             resolver.ranges[name] = (0, extent - 1)
         resolver.ranges |= {VECTOR: (0, vectors - 1), LANE: (0, lanes - 1)}
-        point: list[Expr] = [idx(names[axis]) for axis in range(len(self.extents))]
         block = add(mul(idx(names[schedule.vector]), vectors), idx(VECTOR))
         point[schedule.vector] = add(add(mul(block, lanes), idx(LANE)), part.start)
         outer_axes = tuple(order)

@@ -143,7 +143,7 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
     extent = shape[schedule.tile] if schedule.tile is not None else 1
     streamed = root.reduce_axes[0].extent > 1
     cycles = tile_cycles(blocks, extent, steps, schedule.vectors, schedule.tile_size, streamed)
-    if not cycles:
+    if not cycles or not steps:
         return 1.0
     used = shape[schedule.vector] / (blocks * schedule.lanes)
     return min(1.0, blocks * extent * steps * used / cycles)

@@ -13,8 +13,9 @@ class Schedule:
 
     One register tile holds `tile_size` positions of axis `tile` times `vectors` vectors of `lanes` elements
     of axis `vector`. `order` lists the axes split among the workers, outermost first; it holds `vector`
-    (in steps of vectors*lanes) and never `tile`, whose tiles run inside. `unroll` bounds the operations
-    written out in the innermost loop.
+    (in steps of vectors*lanes) and never `tile`, whose tiles run inside. An axis that stands there twice is
+    cut into blocks of `block`, a divisor of its extent: first the blocks, then the places in one. `unroll`
+    bounds the operations written out in the innermost loop.
     """
 
     vector: int
@@ -23,6 +24,7 @@ class Schedule:
     tile: int | None
     tile_size: int
     order: tuple[int, ...]
+    block: int = 1
     unroll: int = 512
 
 
