@@ -1,0 +1,226 @@
+"""Nest kernels (convolutions, products, pools, pointwise) against float64: odd sizes, every kind of window."""
+
+import numpy as np
+import pytest
+from region_runs import check, graph_of, planned, random_inputs, run_regions
+
+from onepass.core.dtypes import F16, F64, I32
+from onepass.core.tensor import TensorType
+from onepass.graph.layout import Layout
+
+
+def normal(*shape, seed=1):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def conv_attrs(rank, kernel, **given):
+    attrs = {
+        "kernel_shape": kernel,
+        "strides": (1,) * rank,
+        "dilations": (1,) * rank,
+        "pads": (0,) * (2 * rank),
+    }
+    return {**attrs, "group": 1, **given}
+
+
+CONVOLUTIONS = {
+    "7x7 image, 5 to 7 channels": ((1, 5, 7, 7), 7, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    "13x17 image, batch 2": ((2, 3, 13, 17), 5, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    "stride 2, asymmetric pads": (
+        (1, 4, 7, 9),
+        6,
+        {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (0, 1, 1, 0)},
+    ),
+    "dilation": ((1, 4, 9, 9), 4, {"kernel_shape": (3, 3), "dilations": (2, 2), "pads": (2, 2, 2, 2)}),
+    "groups": ((1, 6, 5, 6), 9, {"kernel_shape": (3, 2), "group": 3}),
+    "wide groups": ((1, 10, 5, 6), 20, {"kernel_shape": (1, 1), "group": 2}),
+    "depthwise": (
+        (1, 9, 7, 8),
+        9,
+        {"kernel_shape": (3, 3), "group": 9, "pads": (1, 1, 1, 1), "strides": (2, 1)},
+    ),
+    "depthwise, two outputs a channel": ((1, 5, 6, 6), 10, {"kernel_shape": (3, 3), "group": 5}),
+    "pointwise": ((1, 19, 5, 5), 21, {"kernel_shape": (1, 1)}),
+    "many channels to one": ((1, 17, 5, 6), 1, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+    "1-D": ((2, 5, 19), 6, {"kernel_shape": (5,), "pads": (2, 1), "strides": (2,)}),
+    "3-D": ((1, 3, 4, 5, 6), 5, {"kernel_shape": (2, 3, 1), "pads": (1, 0, 0, 0, 1, 0)}),
+    "window larger than the image": ((1, 3, 2, 2), 5, {"kernel_shape": (5, 5), "pads": (2, 2, 2, 2)}),
+}
+
+
+def convolution(case, tail=()):
+    shape, out, given = CONVOLUTIONS[case]
+    attrs = conv_attrs(len(shape) - 2, **{"kernel": given["kernel_shape"], **given})
+    weights = normal(out, shape[1] // attrs["group"], *attrs["kernel_shape"])
+    nodes = [("conv", "x w b", attrs), *tail]
+    return graph_of({"x": shape}, *nodes, constants={"w": weights, "b": normal(out, seed=2)})
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case):
+    check(convolution(case), fuse=("none",))
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution_between_blocked_and_bordered_values(case):
+    """A second convolution and an epilogue: the value between has a block, a border, and unused lanes."""
+    shape, out, given = CONVOLUTIONS[case]
+    rank = len(shape) - 2
+    attrs = conv_attrs(rank, (3,) * rank, pads=(1,) * (2 * rank))
+    first = conv_attrs(rank, **{"kernel": given["kernel_shape"], **given})
+    constants = {"w": normal(out, shape[1] // first["group"], *first["kernel_shape"]) / 4,
+                 "u": normal(3, out, *(3,) * rank, seed=3) / 4, "b": normal(3, seed=4)}  # fmt: skip
+    graph = graph_of(
+        {"x": shape}, ("conv", "x w", first), ("relu", "v0", {}), ("conv", "v1 u b", attrs), ("sigmoid", "v2", {}),
+        constants=constants,
+    )  # fmt: skip
+    check(graph, modes=("native",))
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(), Layout(4), Layout(1, ((1, 2), (2, 1))), Layout(4, ((1, 1), (1, 1)))]
+)
+def test_layouts_in_and_out(layout):
+    """The same convolution from and to each layout."""
+    attrs = conv_attrs(2, (3, 3), pads=(1, 1, 1, 1))
+    graph = graph_of(
+        {"x": (2, 6, 5, 6)}, ("relu", "x", {}), ("conv", "v0 w", attrs), ("tanh", "v1", {}), ("neg", "v2", {}),
+        constants={"w": normal(7, 6, 3, 3)},
+    )  # fmt: skip
+    check(graph, layouts=lambda lanes: {"v0": layout, "v1": layout, "v2": layout}, modes=("interpreted",))
+
+
+def test_batch_norm_relu_and_residual_follow_in_registers():
+    statistics = {name: np.abs(normal(6, seed=k)) + 0.5 for k, name in enumerate("smv")}
+    graph = graph_of(
+        {"x": (1, 6, 7, 7)},
+        ("conv", "x w", conv_attrs(2, (3, 3), pads=(1, 1, 1, 1))),
+        ("batch_normalization", "v0 s t m v", {"epsilon": 1e-5}),
+        ("add", "v1 x", {}),
+        ("relu", "v2", {}),
+        constants={"w": normal(6, 6, 3, 3), "t": normal(6), **statistics},
+    )
+    check(graph)
+    _, kernels = run_regions(graph, random_inputs(graph), "all")
+    assert len(kernels) == 2  # the input is copied into its border, and one kernel does the rest
+
+
+@pytest.mark.parametrize("attrs", [
+    {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"strides": (3, 2), "pads": (0, 0, 1, 0), "group": 2},
+    {"strides": (1, 2), "pads": (0, 0, 0, 0), "dilations": (2, 1)},
+])  # fmt: skip
+def test_transposed_convolution(attrs):
+    attrs = conv_attrs(2, (3, 3), **attrs)
+    check(
+        graph_of({"x": (1, 4, 5, 4)}, ("conv_transpose", "x w", attrs), constants={"w": normal(4, 3, 3, 3)})
+    )
+
+
+@pytest.mark.parametrize("op", ["max_pool", "average_pool"])
+@pytest.mark.parametrize("given", [
+    {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
+    {"kernel_shape": (2, 3), "strides": (2, 2), "pads": (0, 0, 1, 1), "ceil_mode": 1, "count_include_pad": 1},
+    {"kernel_shape": (3, 2), "dilations": (2, 1)},
+])  # fmt: skip
+def test_pool_of_blocked_and_plain(op, given):
+    attrs = {**conv_attrs(2, (3, 3)), **given}
+    del attrs["group"]
+    weights = {"w": normal(6, 3, 1, 1)}
+    check(graph_of({"x": (2, 3, 7, 9)}, (op, "x", attrs)), fuse=("none",))
+    check(
+        graph_of(
+            {"x": (1, 3, 9, 7)}, ("conv", "x w", conv_attrs(2, (1, 1))), (op, "v0", attrs), constants=weights
+        )
+    )
+
+
+PRODUCTS = [((5, 7), (7, 9)), ((3, 1, 17), (3, 17, 33)), ((7,), (7, 5)), ((4, 7), (7,)), ((7,), (7,)),
+            ((1, 33), (33, 1)), ((2, 3, 5, 4), (3, 4, 2)), ((3, 0), (0, 4))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b"), PRODUCTS)
+@pytest.mark.parametrize("constant", [False, True])
+def test_matrix_product(a, b, constant):
+    constants = {"y": normal(*b)} if constant else {}
+    inputs = {"x": a} if constant else {"x": a, "y": b}
+    check(graph_of(inputs, ("matmul", "x y", {}), ("gelu", "v0", {}), constants=constants))
+
+
+@pytest.mark.parametrize("dtype", [F16, F64, I32])
+def test_other_dtypes(dtype):
+    kinds = {"x": TensorType(dtype, (3, 19)), "y": TensorType(dtype, (19, 5))}
+    check(graph_of(kinds, ("matmul", "x y", {}), ("add", "v0 v0", {})), modes=("native",))
+
+
+POINTWISE = {
+    "a scalar": ((), [("exp", "x", {})]),
+    "one element": ((1, 1), [("exp", "x", {})]),
+    "odd row": ((37,), [("sigmoid", "x", {}), ("mul", "v0 x", {})]),
+    "transpose": ((3, 5, 7), [("transpose", "x", {"perm": (2, 0, 1)}), ("relu", "v0", {})]),
+    "transpose, long": ((19, 21), [("tanh", "x", {}), ("transpose", "v0", {"perm": (1, 0)})]),
+    "reshape": ((6, 35), [("reshape", "x", {"shape": (2, 3, 5, 7)}), ("abs", "v0", {})]),
+    "broadcast": ((4, 1, 5), [("expand", "x", {"shape": (4, 3, 5)}), ("add", "v0 x", {})]),
+    "concat": ((2, 5, 3), [("relu", "x", {}), ("concat", "x v0 x", {"axis": 1}), ("neg", "v1", {})]),
+    "backward slice": ((5, 17), [("slice", "x", {"starts": (15,), "ends": (0,), "axes": (1,), "steps": (-3,)})]),
+    "pad and crop": ((4, 6), [("pad", "x", {"pads": (1, -1, -2, 3), "mode": "constant", "value": 2.5})]),
+    "depth to space": ((1, 8, 3, 5), [("depth_to_space", "x", {"blocksize": 2, "mode": "CRD"})]),
+    "empty": ((0, 7), [("exp", "x", {}), ("concat", "v0 x", {"axis": 0})]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", POINTWISE)
+def test_pointwise(case):
+    shape, nodes = POINTWISE[case]
+    check(graph_of({"x": shape}, *nodes))
+
+
+def test_gather_through_a_concat():
+    graph = graph_of(
+        {"x": (3, 7)}, ("gather", "x i", {"axis": 1}), ("concat", "x v0", {"axis": 1}), ("abs", "v1", {}),
+        constants={"i": np.array([6, -7, 2, 2], np.int64)},
+    )  # fmt: skip
+    check(graph)
+
+
+def test_empty_batch():
+    graph = graph_of(
+        {"x": (0, 3, 7, 7)}, ("conv", "x w", conv_attrs(2, (3, 3))), ("relu", "v0", {}), ("global_average_pool", "v1", {}),
+        constants={"w": normal(5, 3, 3, 3)},
+    )  # fmt: skip
+    check(graph)
+
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 1e-40, 3e38, -3e38] * 2, np.float32)
+
+
+@pytest.mark.parametrize("op", ["relu", "neg", "abs", "sqrt", "sigmoid", "tanh", "identity", "sign", "floor"])
+def test_special_values_keep_nan_infinity_and_the_sign_of_zero(op):
+    graph = graph_of({"x": SPECIAL.shape}, (op, "x", {}))
+    check(graph, {"x": SPECIAL})
+    with np.errstate(all="ignore"):
+        want = graph.nodes[0].opdef.reference([SPECIAL], {})[0]
+    found, _ = run_regions(graph, {"x": SPECIAL}, lanes=16, native=True)
+    zeros = (want == 0) & (op != "relu")  # max(-0, 0) may be either zero
+    np.testing.assert_array_equal(np.signbit(found["v0"][zeros]), np.signbit(want[zeros]))
+
+
+def test_nan_and_infinity_in_a_padded_convolution_stay_where_they_are():
+    """The border is zero times a weight; a lane beyond the last channel must not reach another."""
+    image = normal(1, 5, 6, 7)
+    image[0, 1, 2, 3], image[0, 4, 0, 0] = np.nan, np.inf
+    graph = graph_of(
+        {"x": image.shape}, ("conv", "x w", conv_attrs(2, (3, 3), pads=(1, 1, 1, 1))), ("relu", "v0", {}),
+        constants={"w": normal(6, 5, 3, 3)},
+    )  # fmt: skip
+    check(graph, {"x": image})
+    found, _ = run_regions(graph, {"x": image}, "all", 16, True)
+    assert np.isnan(found["v1"][0, :, 1:4, 2:5]).all()
+    assert np.isfinite(found["v1"][0, :, 4:, :]).all()
+
+
+def test_transposing_kernels_tile_along_what_they_read():
+    """The tile's axis is the one that the input holds contiguously."""
+    graph = graph_of({"x": (1, 6, 6, 32)}, ("transpose", "x", {"perm": (0, 3, 1, 2)}))
+    _, made = planned(graph, "none", 4)
+    assert made.shaped[0].form == "pointwise"
+    check(graph)
