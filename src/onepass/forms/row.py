@@ -9,7 +9,7 @@ along the row, or across rows where that is what is contiguous in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -194,7 +194,7 @@ class _RowBuilder:
 
             body += self._loops(p.axes, piece, count, lanes, row, update, fold)
         start = [_start(buffer, combine) for buffer in accumulators]
-        found: tuple[Stmt, ...] = (*start, *body, self._total(combine, accumulators, total))
+        found: tuple[Stmt, ...] = (*start, *body, *self._total(combine, accumulators, total))
         for buffer in (*accumulators, *parts):
             found = (Alloc(buffer, found),)
         return list(found)
@@ -290,23 +290,24 @@ class _RowBuilder:
         where = self._with_lane(tuple(indices[k] for k in kept.places))
         return Load(kept.buffer.name, where, kept.buffer.dtype)
 
-    def _total(self, combine: Combine, accumulators: list[Buffer], total: Buffer) -> Stmt:
-        """`total` = all accumulators together: across lanes as a balanced tree, or lane by lane."""
+    def _total(self, combine: Combine, accumulators: list[Buffer], total: Buffer) -> list[Stmt]:
+        """`total` = all accumulators together: lane by lane first, then, along a row, across lanes."""
         self._bind_scratch()
-        across = self.lane_axis is None
+        found: list[Stmt] = []
         terms: list[Expr] = []
         for buffer in accumulators:
-            for u in range(buffer.shape[0]):
-                count = buffer.shape[1] if across else 1
-                lanes = [const(lane) if across else idx(LANE) for lane in range(count)]
-                terms += [Load(buffer.name, (const(u), lane), buffer.dtype) for lane in lanes]
-        if not terms:
-            terms = [initial_value(combine, total.dtype)]
-        while len(terms) > 1:
-            half = (len(terms) + 1) // 2
-            pairs = [binary(combine, a, b) for a, b in zip(terms, terms[half:], strict=False)]
-            terms = pairs + terms[len(pairs) : half]
-        return loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), terms[0]),), "vector")
+            count, lanes = buffer.shape
+            parts = [Load(buffer.name, (const(u), idx(LANE)), buffer.dtype) for u in range(count)]
+            if self.lane_axis is not None:
+                terms += parts
+                continue
+            if count > 1:
+                store = Store(buffer.name, (const(0), idx(LANE)), _balanced(combine, parts))
+                found.append(loop(LANE, lanes, (store,), "vector"))
+            terms += [Load(buffer.name, (const(0), const(lane)), buffer.dtype) for lane in range(lanes)]
+        value = _balanced(combine, terms) if terms else initial_value(combine, total.dtype)
+        found.append(loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), value),), "vector"))
+        return found
 
     def _write(self, at: dict[str, Expr]) -> list[Stmt]:
         """The last pass: every output at every place of the row."""
@@ -330,6 +331,15 @@ class _RowBuilder:
         for piece, count, lanes in self._cuts(self.inner[-1].extent):
             found += self._loops(tuple(self.inner), piece, count, lanes, row, stores)
         return found
+
+
+def _balanced(combine: Combine, terms: Sequence[Expr]) -> Expr:
+    """All terms combined as a balanced tree: short chains, small rounding errors."""
+    while len(terms) > 1:
+        half = (len(terms) + 1) // 2
+        pairs = [binary(combine, a, b) for a, b in zip(terms, terms[half:], strict=False)]
+        terms = [*pairs, *terms[len(pairs) : half]]
+    return terms[0]
 
 
 def _reader(stage: Compute, place: Indices, total: Buffer) -> Callable[[Indices], Expr]:
