@@ -1,8 +1,8 @@
 """Worker threads: one pool per worker count, shared by every program of the process.
 
-The calling thread is worker 0; the others are daemon threads inside one native call each, which spin
-for 50 µs after a job and then sleep on a condition. So back-to-back calls meet awake workers, and an
-idle process uses no time. A pool runs one job at a time; a forked child starts pools of its own.
+The calling thread is worker 0; the others are daemon threads inside one native call each, which wait for
+about 100 µs after a job and then sleep. So back-to-back calls meet awake workers, and an idle process
+uses no time. A pool runs one job at a time; a forked child starts pools of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 
 from onepass.core.errors import OptionError, UserError
-from onepass.runtime.entry import entry, new_block
+from onepass.runtime.entry import Block, entry
 from onepass.runtime.host import available_cores
 
 MOST_WORKERS = 1024
@@ -27,12 +27,12 @@ class Pool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.lock = threading.RLock()
-        self._entry = entry()
-        self._block = new_block()
+        self._enter = entry().enter
+        self._block = Block(workers)
         self._threads: list[threading.Thread] = []
         for worker in range(1, workers):
             thread = threading.Thread(
-                target=self._entry.serve, args=(self._block, worker), name=f"onepass-{worker}", daemon=True
+                target=self._serve, args=(worker,), name=f"onepass-{worker}", daemon=True
             )
             try:
                 thread.start()
@@ -44,6 +44,9 @@ class Pool:
                 ) from error  # fmt: skip
             self._threads.append(thread)
 
+    def _serve(self, worker: int) -> None:
+        self._enter(self._block.address, worker, 0, 0, 0)
+
     def run(self, launches: int, count: int, times: int = 0) -> None:
         """Runs `count` launches at address `launches` on all workers; returns when the last one is done.
 
@@ -52,12 +55,13 @@ class Pool:
         """
         if count:
             with self.lock:
-                self._entry.call(launches, count, self.workers, self._block, times or None)
+                self._enter(self._block.address, 0, launches, count, times)
 
     def stop(self) -> None:
         """Ends the threads; the pool cannot run again."""
         with self.lock:
-            self._entry.call(None, 0, self.workers, self._block, None)
+            self._block.expect(len(self._threads) + 1)  # where not all could start
+            self._enter(self._block.address, 0, 0, -1, 0)
         for thread in self._threads:
             thread.join(timeout=1.0)
 
