@@ -208,8 +208,8 @@ def _machine_code(
     hits = len(objects)
     missing = [kernel for name, kernel in kernels.items() if name not in objects]
     for kernel, code in zip(missing, compile_many([emit(k, target) for k in missing], target), strict=True):
-        objects[kernel.name] = code.object_bytes
-        cache.put(kernel.name, target, code.object_bytes)
+        objects[kernel.name] = code
+        cache.put(kernel.name, target, code)
     return objects, hits, tuple(cache.events)
 
 

@@ -34,7 +34,7 @@ def run_native(
     verify(kernel)
     target = target or describe_host()
     symbol = symbol_of(kernel)
-    code = link({symbol: compile_ir(emit(kernel, target), target).object_bytes})
+    code = link({symbol: compile_ir(emit(kernel, target), target)})
     out = {name: aligned(array) for name, array in arrays.items()}
     pointers = (ctypes.c_void_p * max(1, len(kernel.params)))(
         *[out[buffer.name].ctypes.data for buffer in kernel.params]

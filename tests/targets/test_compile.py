@@ -62,16 +62,6 @@ def test_relu_is_one_instruction() -> None:
     assert text.count("vmaxps") == 1 and "vcmp" not in text
 
 
-def test_spills_are_counted() -> None:
-    target = describe("x86-64-v3")
-    few, many = Conv(16, 64, 8, 1, r=2, q=2, v=8), Conv(16, 64, 8, 1, r=8, q=4, v=8)
-    few_spills, many_spills = (
-        compile_ir(emit(direct_conv(conv), target), target, count_spills=True).spills for conv in (few, many)
-    )
-    assert few_spills == 0 < many_spills
-    assert compile_ir(emit(direct_conv(few), target), target).spills == -1
-
-
 def test_many_in_helpers_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     target = describe_host()
     kernels = [replace(direct_conv(Conv(64, 64, 56, 3, r=r, q=2)), name=f"k{r}") for r in range(1, 9)]
@@ -81,7 +71,7 @@ def test_many_in_helpers_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_many(texts, target, processes=3) == alone
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert compile_many(texts, target, processes=2) == alone
-    code = link({symbol_of(k): c.object_bytes for k, c in zip(kernels, alone, strict=True)})
+    code = link({symbol_of(k): c for k, c in zip(kernels, alone, strict=True)})
     assert len({code.address(symbol_of(kernel)) for kernel in kernels}) == len(kernels)
 
 
@@ -91,7 +81,7 @@ def test_errors() -> None:
         compile_ir("define nonsense", target)
     text = emit(direct_conv(Conv(16, 32, 4, 1, r=2, q=2)), target)
     with pytest.raises(InternalError, match="symbol 'absent'"):
-        link({"absent": compile_ir(text, target).object_bytes})
+        link({"absent": compile_ir(text, target)})
     with pytest.raises(OptionError, match="unknown target"):
         describe("z80")
 

@@ -224,7 +224,7 @@ class Entry:
         declared = "declare void " + pause.replace("i32 15", "i32") if pause else ""
         affinity = _AFFINITY if sys.platform == "linux" else _NO_AFFINITY
         text = Template(_TEXT).substitute(numbers) + affinity + declared + "\n"
-        self._code = link({"onepass_enter": compile_ir(text, target).object_bytes})
+        self._code = link({"onepass_enter": compile_ir(text, target)})
         word, pointer = ctypes.c_int64, ctypes.c_void_p
         kind = ctypes.CFUNCTYPE(None, pointer, word, pointer, word, pointer)
         self.enter = kind(self._code.address("onepass_enter"))

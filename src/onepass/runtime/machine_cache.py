@@ -52,9 +52,7 @@ def _measure(target: TargetDescription, counts: Sequence[int]) -> Machine:
     date = datetime.now(UTC).isoformat(timespec="seconds")
 
     def build(kernels: Sequence[Kernel]) -> LinkedCode:
-        return link(
-            {symbol_of(kernel): compile_ir(emit(kernel, target), target).object_bytes for kernel in kernels}
-        )
+        return link({symbol_of(kernel): compile_ir(emit(kernel, target), target) for kernel in kernels})
 
     roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, counts, date)
     return Machine(

@@ -1,13 +1,11 @@
 """LLVM IR text to object code, and object code to callable addresses.
 
-In: text from `emit`. Out: `CompiledCode` (bytes that can be cached on disk), then `LinkedCode`.
+In: text from `emit`. Out: bytes that can be cached on disk, then `LinkedCode`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
@@ -16,16 +14,6 @@ from onepass.core.errors import InternalError
 from onepass.targets.llvm.description import TargetDescription
 
 LONG_KERNEL_LINES = 900
-# Of vectors: a spilled loop counter costs nothing that could be measured.
-_SPILL = re.compile(r"(?:16|32|64)-byte (?:Folded )?Spill")
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledCode:
-    """An object file; `spills` counts spilled vector registers, -1 where it was not asked for."""
-
-    object_bytes: bytes
-    spills: int = -1
 
 
 @lru_cache(maxsize=1)
@@ -77,17 +65,10 @@ def _optimized(text: str, target: TargetDescription, machine: llvm.TargetMachine
     return module
 
 
-def compile_ir(text: str, target: TargetDescription, count_spills: bool = False) -> CompiledCode:
-    """Optimizes and compiles; counting the spills takes as long again."""
+def compile_ir(text: str, target: TargetDescription) -> bytes:
+    """The object file of LLVM IR text, optimized; raises InternalError for text that is not LLVM IR."""
     machine = _machine(target)
-    module = _optimized(text, target, machine)
-    spills = -1
-    if count_spills:
-        machine.set_asm_verbosity(True)
-        spills = len(_SPILL.findall(machine.emit_assembly(module)))
-        # Code generation changes the module: start again for the object.
-        module = _optimized(text, target, machine)
-    return CompiledCode(machine.emit_object(module), spills)
+    return bytes(machine.emit_object(_optimized(text, target, machine)))
 
 
 def assembly(text: str, target: TargetDescription) -> str:
