@@ -115,7 +115,7 @@ def test_a_full_disk_is_only_a_loss_of_time(monkeypatch, cache_folder):
     monkeypatch.setattr("onepass.targets.cache.os.replace", full)
     m = onepass.compile(conv_relu("1"))
     assert any("No space left" in note for note in m.specializations[0].notes)
-    assert not list(cache_folder.glob("*.obj")) and not list(cache_folder.glob("*.tmp"))
+    assert not list(cache_folder.glob("*.obj")) and not list(cache_folder.glob("*.part"))
 
 
 def test_a_corrupt_cache_entry_is_compiled_again_and_told(cache_folder):

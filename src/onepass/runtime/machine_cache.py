@@ -7,23 +7,25 @@ only a loss of time.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+from onepass.core.errors import UserError
+from onepass.core.files import write_text
 from onepass.cost.machine import Machine, Roof
 from onepass.loops.ir import Kernel
 from onepass.runtime.host import available_cores, caches, cpu_model
 from onepass.runtime.probe import measure_roofs
 from onepass.runtime.workers import worker_count
+from onepass.targets.cache import default_directory
 from onepass.targets.llvm.compile import LinkedCode, compile_ir, link
-from onepass.targets.llvm.description import TargetDescription, describe_host
+from onepass.targets.llvm.description import describe_host
 from onepass.targets.llvm.emit import emit, symbol_of
 
 _FORMAT = 1
@@ -35,30 +37,25 @@ def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
     Takes them from the cache unless `fresh`, or measures (about 3 s) and stores them. Raises OptionError
     for a worker count that makes no sense.
     """
-    target = describe_host()
-    counts = sorted({1, worker_count(workers)})
     path = machine_path(workers)
-    if not fresh:
-        kept = load_machine(path)
-        if kept is not None:
-            return kept
-    machine = _measure(target, counts)
-    save_machine(machine, path)
-    return machine
-
-
-def _measure(target: TargetDescription, counts: Sequence[int]) -> Machine:
-    sizes = caches()
-    date = datetime.now(UTC).isoformat(timespec="seconds")
+    kept = None if fresh else load_machine(path)
+    if kept is not None:
+        return kept
+    target, sizes = describe_host(), caches()
 
     def build(kernels: Sequence[Kernel]) -> LinkedCode:
         return link({symbol_of(kernel): compile_ir(emit(kernel, target), target) for kernel in kernels})
 
+    counts = sorted({1, worker_count(workers)})
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, counts, date)
-    return Machine(
+    machine = Machine(
         cpu_model(), target.isa, target.vector_bits, target.vector_registers, available_cores(),
         sizes.l1, sizes.l2, sizes.l3, roofs,
     )  # fmt: skip
+    with contextlib.suppress(UserError):  # what cannot be kept is measured again
+        write_text(path, machine_to_json(machine))
+    return machine
 
 
 def machine_to_json(machine: Machine) -> str:
@@ -86,31 +83,9 @@ def load_machine(path: Path) -> Machine | None:
         return None
 
 
-def save_machine(machine: Machine, path: Path) -> bool:
-    """Stores the machine; whole or not at all, also with several writers. False when it could not."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(machine_to_json(machine))
-        os.replace(name, path)
-    except OSError:
-        return False
-    return True
-
-
-def cache_folder() -> Path:
-    """Where onepass keeps files between runs: ONEPASS_CACHE_DIR, else under XDG_CACHE_HOME."""
-    chosen = os.environ.get("ONEPASS_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onepass"
-
-
 def machine_path(workers: int | None = None) -> Path:
     """Where the roofs for `workers` are kept; raises as `measure_machine` does."""
     target, counts = describe_host(), sorted({1, worker_count(workers)})
     parts = (cpu_model(), target.cpu, target.features, available_cores(), tuple(counts), version("onepass"))
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return cache_folder() / f"machine-{key}.json"
+    return default_directory() / f"machine-{key}.json"

@@ -1,8 +1,8 @@
 """Object code on disk, so that a model compiles once a machine.
 
 In: the symbol of a kernel and a target. Out: its object's bytes, or None. An entry is a checksum and
-the object; it is written under another name and then renamed, so that readers and concurrent writers
-see all of it or nothing. A directory that cannot be used makes every look-up a miss, never an error.
+the object, written whole or not at all. A directory that cannot be used makes every look-up a miss,
+never an error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import Literal
 import llvmlite  # type: ignore[import-untyped]
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
+from onepass.core.errors import UserError
+from onepass.core.files import write_whole
 from onepass.targets.llvm.description import TargetDescription
 
 FORMAT = 1
@@ -109,33 +110,20 @@ class CodeCache:
         if not self._trimmed:
             self._trimmed = True
             self._trim(self.directory)
+        entry = self.directory / (cache_key(symbol, target) + _SUFFIX)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=self.directory, suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(hashlib.sha256(data).digest() + data)
-                os.replace(name, self.directory / (cache_key(symbol, target) + _SUFFIX))
-            except OSError:
-                os.unlink(name)
-                raise
-        except OSError as error:
-            self._broken = f"cannot write to {self.directory}: {error.strerror}; compiled code is not kept"
+            write_whole(entry, lambda file: file.write(hashlib.sha256(data).digest() + data))
+        except UserError as error:
+            self._broken = f"cannot write to {self.directory}: {error.why}; compiled code is not kept"
             self._note(symbol, "unwritable", self._broken)
 
     def _trim(self, directory: Path) -> None:
         """Deletes the entries used longest ago until the rest fits the limit."""
-        entries = []
-        try:
-            for item in os.scandir(directory):
-                if item.name.endswith((_SUFFIX, ".tmp")):
-                    status = item.stat()
-                    entries.append((status.st_mtime, status.st_size, item.path))
-        except OSError:
-            return  # there is no directory yet, or another process is deleting
-        total = sum(size for _, size, _ in entries)
-        with contextlib.suppress(OSError):
-            for _, size, path in sorted(entries):
+        with contextlib.suppress(OSError):  # there is no directory yet, or another process is deleting
+            kept = [item for item in os.scandir(directory) if item.name.endswith((_SUFFIX, ".part"))]
+            entries = sorted((item.stat().st_mtime, item.stat().st_size, item.path) for item in kept)
+            total = sum(size for _, size, _ in entries)
+            for _, size, path in entries:
                 if total <= self._limit:
                     break
                 os.unlink(path)
