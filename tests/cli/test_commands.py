@@ -2,14 +2,16 @@
 
 import json
 import sys
+from xml.etree import ElementTree
 
 import onnx
 import pytest
 from user_models import chain, conv_relu
 
 from onepass.cli import machine as machine_command
+from onepass.core.files import write_text
 from onepass.cost.machine import LEVELS
-from onepass.runtime.machine_cache import machine_path, save_machine
+from onepass.runtime.machine_cache import machine_path, machine_to_json
 
 OPTIMIZE_KEYS = {
     "model", "machine", "threads", "unfused", "fused", "speedup", "intermediate_bytes_cut", "error",
@@ -67,7 +69,22 @@ def test_explain_vector_add_names_its_intensity_and_bound(onepass):
     assert result.code == 0 and "0.0833" in result.out and "memory" in result.out
     row = onepass.json("explain", "zoo:vector_add")["ops"][0]
     assert round(row["operations_per_byte"], 3) == 0.083 and row["bound"] == "memory"
-    assert row["measured_s"] > 0
+    assert row["measured_s"] > 0 and row["share_of_bandwidth"] > 0
+
+
+def test_names_cannot_steer_the_terminal(onepass, small, tmp_path):
+    model = conv_relu("1")
+    model.graph.node[1].name = "re\x1b[2J\x9blu\x07"
+    path, words = small(model), ("re[2Jlu", "\x1b", "\x9b", "\x07")
+    for command in (["explain", path], ["optimize", path, "--check"], ["why", path, "c", "map"]):
+        result = onepass(*command)
+        assert result.code == 0 and not any(ord(c) < 32 and c != "\n" for c in result.out + result.err)
+        assert not any(word in result.out for word in words[1:])
+        assert command[0] == "optimize" or words[0] in result.out
+    ElementTree.parse(tmp_path / "onepass-out" / "small" / "before_after.svg")
+    assert json.dumps(onepass.json("explain", path)).isascii()
+    model.graph.node[1].op_type = "Foo"
+    assert "\x1b" not in onepass("explain", small(model)).err
 
 
 def test_explain_one_node(onepass, small):
@@ -92,7 +109,7 @@ def test_machine_shows_roofs_and_says_when_they_cannot_be_kept(onepass):
     assert {roof["what"] for roof in data["roofs"]} >= {"float32 fma", "launch", *LEVELS}
     assert all(roof["date"] and roof["method"] for roof in data["roofs"]) and data["kept_in"] is None
     assert "Not kept" in onepass("machine", "--fresh").out
-    save_machine(machine_command.measure_machine(), machine_path())
+    write_text(machine_path(), machine_to_json(machine_command.measure_machine()))
     assert "Kept in" in onepass("machine").out
 
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from user_models import chain, conv_relu, cyclic, unsupported, with_external_weights
 
-from onepass.cli import optimize as optimize_command
+from onepass.cli import models as models_command
 from onepass.cli.common import parse_shape
 from onepass.core.errors import InternalError
 
@@ -69,7 +69,7 @@ def test_a_bug_exits_with_3_and_says_what_to_send(onepass, small, monkeypatch, f
     def broken(*_):
         raise fault
 
-    monkeypatch.setattr(optimize_command, "run_fusion", broken)
+    monkeypatch.setattr(models_command, "run_fusion", broken)
     path = small(conv_relu("1"))
     result = onepass("optimize", path)
     assert result.code == 3 and "Please send" in result.err and "Traceback" in result.err
@@ -80,7 +80,7 @@ def test_an_interrupt_exits_with_130(onepass, small, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(optimize_command, "run_fusion", interrupted)
+    monkeypatch.setattr(models_command, "run_fusion", interrupted)
     assert onepass("optimize", small(conv_relu("1"))).code == 130
 
 

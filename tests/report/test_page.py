@@ -33,7 +33,7 @@ def test_page_without_measurements_says_so():
 def test_page_has_every_edge_and_kernel():
     after = synthetic.small()[1]
     text = page()
-    assert text.count("<tr data-home=") == len(after.decisions)
+    assert text.count('<span class="home ') == len(after.decisions)
     for section in ("flow", "time", "roofline", "kernels", "ledger", "method"):
         assert f'<section id="{section}"' in text
     assert all(f"{roof.date}" in text for roof in synthetic.machine().roofs)

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from onepass.cli.bench import bench
-from onepass.cli.explain import explain, why
 from onepass.cli.machine import machine, wall
-from onepass.cli.optimize import optimize
+from onepass.cli.models import bench, explain, optimize, why
 from onepass.cli.zoo import zoo
 
 app = typer.Typer(

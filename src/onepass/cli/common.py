@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from onepass.compare.setup import Setup, set_up
@@ -27,6 +26,7 @@ from onepass.core.settings import Settings
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
 from onepass.report.outcome import Json
+from onepass.report.terminal import Terminal
 from onepass.zoo import catalog
 
 P = ParamSpec("P")
@@ -102,20 +102,14 @@ def make_setup(opened: Opened, threads: int | None, fuse: str, exact: bool) -> S
     return set_up(replace(settings, rewrites=frozenset()) if exact else settings)
 
 
-class _Screen(Console):
-    def on_broken_pipe(self) -> None:
-        # rich would end the process here; `reported` decides that.
-        raise BrokenPipeError
-
-
-def console() -> Console:
+def screen() -> Terminal:
     """Where results go; colour only on a terminal."""
-    return _Screen(width=None if sys.stdout.isatty() else WIDE)
+    return Terminal(width=None if sys.stdout.isatty() else WIDE)
 
 
 def show_json(data: Json) -> None:
     """One JSON object on standard output; what JSON cannot express (infinity, NaN) becomes null."""
-    print(json.dumps(_finite(data), ensure_ascii=False))
+    print(json.dumps(_finite(data)))
 
 
 def _finite(value: object) -> object:
@@ -132,11 +126,11 @@ def _finite(value: object) -> object:
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """A function that shows what is done next: a moving line on a terminal, else a line each."""
-    screen = Console(stderr=True)
-    if not screen.is_terminal:
-        yield lambda step: screen.print(escape(f"onepass: {step}"), highlight=False, soft_wrap=True)
+    errors = Terminal(stderr=True)
+    if not errors.is_terminal:
+        yield lambda step: errors.say(f"onepass: {step}")
         return
-    with screen.status("starting") as status:
+    with errors.status("starting") as status:
         yield lambda step: status.update(escape(step))
 
 
@@ -180,5 +174,5 @@ def _fail(code: int, error: Mapping[str, str], text: str, as_json: bool) -> None
     if as_json:
         show_json({"error": dict(error)})
     else:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+        Terminal(stderr=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
     raise typer.Exit(code)

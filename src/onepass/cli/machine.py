@@ -8,12 +8,11 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
-from rich.text import Text
 
-from onepass.cli.common import JsonOption, ThreadsOption, console, progress, reported, show_json
+from onepass.cli.common import JsonOption, ThreadsOption, progress, reported, screen, show_json
 from onepass.core.files import write_text
-from onepass.cost.machine import Machine, Roof
-from onepass.report.units import bytes_text, count_text, seconds_text
+from onepass.report.terminal import table
+from onepass.report.units import bytes_text, count_text, roof_text
 from onepass.runtime.machine_cache import load_machine, machine_path, measure_machine
 from onepass.wall.chart import wall_svg
 from onepass.wall.table import FAMILIES, Device, Growth, growth_per_two_years, load_devices, place_machine
@@ -40,29 +39,14 @@ def machine(
     if as_json:
         show_json({**asdict(found), "kept_in": str(path) if kept else None})
         return
-    screen = console()
-    screen.print(_title(found), highlight=False)
-    table = Table("roof", "workers", "value", "method", "date")
-    for roof in found.roofs:
-        table.add_row(roof.what, str(roof.workers), _value(roof), Text(roof.method), roof.date)
-    screen.print(table)
-    note = f"Kept in {path}." if kept else f"Not kept, so measured every time: {path} cannot be written."
-    screen.print(note, markup=False, highlight=False, soft_wrap=True)
-
-
-def _title(found: Machine) -> Text:
-    caches = ", ".join(
-        f"{name} {bytes_text(size)}"
-        for name, size in (("L1", found.l1_bytes), ("L2", found.l2_bytes), ("L3", found.l3_bytes))
-    )
+    sizes = (("L1", found.l1_bytes), ("L2", found.l2_bytes), ("L3", found.l3_bytes))
+    caches = ", ".join(f"{name} {bytes_text(size)}" for name, size in sizes)
     registers = f"{found.vector_registers} registers of {found.vector_bits} bits"
-    return Text(f"{found.name}: {found.cores} cores, {found.isa} ({registers}), {caches}")
-
-
-def _value(roof: Roof) -> str:
-    if roof.unit == "s":
-        return seconds_text(roof.value)
-    return count_text(roof.value, {"flop/s": "flop/s", "byte/s": "B/s"}[roof.unit])
+    show = screen()
+    show.say(f"{found.name}: {found.cores} cores, {found.isa} ({registers}), {caches}", "")
+    rows = ((r.what, r.method, r.date, str(r.workers), roof_text(r.value, r.unit)) for r in found.roofs)
+    show.print(table(["roof", "method", "date"], ["workers", "value"], rows))
+    show.say(f"Kept in {path}." if kept else f"Not kept, so measured every time: {path} cannot be written.")
 
 
 @reported
@@ -90,30 +74,25 @@ def wall(
     if as_json:
         show_json({
             "devices": [asdict(device) for device in (*devices, placed)],
-            "growth_per_two_years": {growth.family: _growth_json(growth) for growth in growths},
+            "growth_per_two_years": {
+                growth.family: {
+                    "first_year": growth.first_year, "last_year": growth.last_year,
+                    "peak": growth.peak_factor, "bandwidth": growth.bandwidth_factor,
+                    "operations_per_byte": growth.ridge_factor,
+                }
+                for growth in growths
+            },
             "machine": asdict(placed),
             "svg": str(svg) if svg else None,
-        })  # fmt: skip
+        })
         return
-    screen = console()
-    screen.print(_device_table((*devices, placed)))
-    for growth in growths:
-        screen.print(_sentence(growth), markup=False, highlight=False, soft_wrap=True)
-    ridge = placed.ridge_flops_per_byte("cpu")
-    screen.print(f"This machine: {ridge:.3g} operations for one byte from memory; a computation with fewer "
-                 "waits for memory.", markup=False, highlight=False, soft_wrap=True)
+    show = screen()
+    show.print(_device_table((*devices, placed)))
+    show.say(*map(_sentence, growths))
+    show.say(f"This machine: {placed.ridge_flops_per_byte('cpu'):.3g} operations for one byte from memory; a "
+             "computation with fewer waits for memory.")
     if svg is not None:
-        screen.print(f"Written: {svg}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _growth_json(growth: Growth) -> dict[str, object]:
-    return {
-        "first_year": growth.first_year,
-        "last_year": growth.last_year,
-        "peak": growth.peak_factor,
-        "bandwidth": growth.bandwidth_factor,
-        "operations_per_byte": growth.ridge_factor,
-    }
+        show.say(f"Written: {svg}")
 
 
 def _sentence(growth: Growth) -> str:
@@ -125,17 +104,16 @@ def _sentence(growth: Growth) -> str:
 
 
 def _device_table(devices: tuple[Device, ...]) -> Table:
-    table = Table("year", "device", "kind")
-    for heading in ("float32 peak", "matrix peak", "bandwidth", "ops/byte", "matrix ops/byte"):
-        table.add_column(heading, justify="right")
+    rows = []
     for device in sorted(devices, key=lambda device: device.year):
         family = FAMILIES[0] if device.kind == "cpu" else FAMILIES[1]
         ridges = (device.ridge_flops_per_byte(family), device.ridge_flops_per_byte(FAMILIES[2]))
         figures = ((device.vector, "flop/s"), (device.matrix, "flop/s"), (device.bandwidth, "B/s"))
-        table.add_row(
-            str(device.year), Text(f"{device.vendor} {device.name}".strip()),
+        rows.append((
+            str(device.year), f"{device.vendor} {device.name}".strip(),
             device.kind if device.shipped else f"{device.kind} (announced)",
             *("" if figure is None else count_text(figure.value, unit) for figure, unit in figures),
             *("" if ridge is None else f"{ridge:.3g}" for ridge in ridges),
-        )  # fmt: skip
-    return table
+        ))  # fmt: skip
+    numbers = ["float32 peak", "matrix peak", "bandwidth", "ops/byte", "matrix ops/byte"]
+    return table(["year", "device", "kind"], numbers, rows)

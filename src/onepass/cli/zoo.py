@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from onepass.cli.common import JsonOption, console, reported, show_json
+from onepass.cli.common import JsonOption, reported, screen, show_json
 from onepass.core.files import write_whole
+from onepass.report.terminal import table
 from onepass.zoo import catalog
 
 zoo = typer.Typer(
@@ -29,11 +29,11 @@ def list_models(as_json: JsonOption = False) -> None:
     if as_json:
         show_json({"models": [{"name": n, "about": about, "shapes": shapes} for n, about, shapes in rows]})
         return
-    table = Table("name", "what it is", "inputs")
-    for name, about, shapes in rows:
-        inputs = ", ".join(f"{key} {'x'.join(map(str, shape))}" for key, shape in shapes.items())
-        table.add_row(name, about, inputs)
-    console().print(table)
+    cells = (
+        (name, about, ", ".join(f"{key} {'x'.join(map(str, shape))}" for key, shape in shapes.items()))
+        for name, about, shapes in rows
+    )
+    screen().print(table(["name", "what it is", "inputs"], [], cells))
 
 
 @zoo.command()
@@ -52,4 +52,4 @@ def export(
     if as_json:
         show_json({"name": name, "file": str(file), "bytes": len(data)})
         return
-    print(f"{file}: {len(data):,} bytes")
+    screen().say(f"{file}: {len(data):,} bytes")

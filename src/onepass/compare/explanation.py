@@ -9,14 +9,13 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rich.console import Console
-
 from onepass.compare.setup import Setup
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
 from onepass.fuse.plan import Decision, Plan
 from onepass.report.diagnosis import OpRow, diagnose, diagnosis_table
+from onepass.report.terminal import Terminal
 from onepass.runtime.trace import Trace
 from onepass.zoo.catalog import example_inputs
 
@@ -42,12 +41,13 @@ class Explanation:
         return self.fused.decisions
 
     def __repr__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=200, color_system=None).print(diagnosis_table(self.rows))
+        written = io.StringIO()
+        text = Terminal(file=written, width=200, color_system=None)
+        text.print(diagnosis_table(self.rows))
         for d in self.decisions:
             edge = f"{d.producer or 'model input'} -> {d.consumer or 'model output'}"
-            text.write(f"{d.home:8} {edge} ('{d.value}'): {d.detail}\n")
-        return text.getvalue()
+            text.say(f"{d.home:8} {edge} ('{d.value}'): {d.detail}")
+        return written.getvalue()
 
 
 def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape], measured: bool) -> Explanation:

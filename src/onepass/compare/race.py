@@ -5,7 +5,6 @@ In: a loaded model, its shapes, a setup and names of peers. Out: a `Race`, with 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,12 +18,13 @@ from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
-from onepass.report.outcome import NOISE
 from onepass.zoo.catalog import example_inputs
 
 OURS = "onepass"
-PAUSE_S = 0.005
-"""Before each run: worker threads of the runtime before may still spin for the next job."""
+PAUSE_S = 0.02
+"""Before each turn: worker threads of the runtime before spin a while for the next job."""
+SAME = 0.02
+"""Minimum times that differ by less are equally fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Race:
     machine: str
     threads: int
     date: str
-    rounds: int
+    runs: int
     entrants: tuple[Entrant, ...]
     missing: Mapping[str, str]
 
@@ -57,7 +57,7 @@ class Race:
             return "No peer ran, so there is nothing to compare with."
         best = min(others, key=lambda entrant: entrant.min_s)
         ratio = best.min_s / ours.min_s
-        if abs(ratio - 1) <= NOISE:
+        if abs(ratio - 1) <= SAME:
             return f"onepass and {best.label} are equally fast."
         if ratio > 1:
             return f"onepass wins: {ratio:.2f} times as fast as {best.label}."
@@ -98,11 +98,10 @@ def run_race(
         for peer in opened
     }
     progress("running all in turns")
-    times = interleave({peer.name: peer.run for peer in opened}, budget_s, lambda: time.sleep(PAUSE_S))
+    times = interleave({peer.name: peer.run for peer in opened}, budget_s, PAUSE_S)
     entrants = tuple(
         Entrant(peer.name, peer.label, times[peer.name].min_s, times[peer.name].median_s, errors[peer.name])
         for peer in opened
     )
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    rounds = times[OURS].rounds
-    return Race(name, setup.machine.name, setup.workers, date, rounds, entrants, missing)
+    return Race(name, setup.machine.name, setup.workers, date, times[OURS].runs, entrants, missing)

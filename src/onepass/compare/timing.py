@@ -7,38 +7,37 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-LEAST_ROUNDS, MOST_ROUNDS = 10, 200
+LEAST_ROUNDS, MOST_ROUNDS, TIMED = 5, 100, 2
 BUDGET_S = 6.0
 """Rounds go on, within their limits, for about this long: enough for the minimum to settle."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one way over all rounds."""
+    """Seconds of one way over all timed runs."""
 
     min_s: float
     median_s: float
-    rounds: int
+    runs: int
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], object]],
-    budget_s: float = BUDGET_S,
-    before_each: Callable[[], object] = lambda: None,
+    runs: Mapping[str, Callable[[], object]], budget_s: float = BUDGET_S, pause_s: float = 0.0
 ) -> dict[str, Times]:
-    """Runs each once to warm up, then in rounds A B A B …; at least `LEAST_ROUNDS` of them.
+    """Lets the ways take turns, A B A B …, for at least `LEAST_ROUNDS` rounds.
 
-    `before_each` is not timed.
+    A turn is a pause, in which threads of the way before come to rest, a run that is not timed and
+    refills the caches, and `TIMED` timed runs.
     """
-    for run in runs.values():
-        run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     started, rounds = time.perf_counter(), 0
     while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - started < budget_s):
         for name, run in runs.items():
-            before_each()
-            start = time.perf_counter()
+            time.sleep(pause_s)
             run()
-            seconds[name].append(time.perf_counter() - start)
+            for _ in range(TIMED):
+                start = time.perf_counter()
+                run()
+                seconds[name].append(time.perf_counter() - start)
         rounds += 1
-    return {name: Times(min(each), statistics.median(each), rounds) for name, each in seconds.items()}
+    return {name: Times(min(each), statistics.median(each), len(each)) for name, each in seconds.items()}

@@ -6,50 +6,35 @@ how far the cost model was off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
 from rich.table import Table
-from rich.text import Text
 
 from onepass.core.errors import UserError
 from onepass.cost.machine import LEVELS, Machine
 from onepass.cost.roofline import Estimate
 from onepass.fuse.plan import Plan, Region
 from onepass.report.ledger import check_name, decision_json
+from onepass.report.terminal import table
 from onepass.report.units import bytes_text, count_text, seconds_text, share_text
 from onepass.runtime.trace import Trace
 
-
-@dataclass(frozen=True, slots=True)
-class TimeSplit:
-    """Where the seconds of a kernel go. `other_s` is measured time that the model does not explain."""
-
-    computing_s: float
-    waiting_s: float
-    launch_s: float
-    other_s: float
-
-    @property
-    def total_s(self) -> float:
-        """All of it."""
-        return self.computing_s + self.waiting_s + self.launch_s + self.other_s
+COMPUTING, WAITING, LAUNCHING, OTHER = SPENT = (
+    "computing", "waiting for data", "launching", "not explained by the model",
+)  # fmt: skip
 
 
-def split_time(estimate: Estimate, seconds: float) -> TimeSplit:
-    """Splits `seconds` as the model does: computing, then waiting for data beyond that, then launching.
+def split_time(estimate: Estimate, seconds: float) -> dict[str, float]:
+    """Splits `seconds` as the model does: computing, waiting for data beyond that, launching, and the rest.
 
     Computing and transfers overlap, so only what a transfer takes longer than computing is waiting.
     """
     waiting = max(0.0, estimate.seconds - estimate.launch_s - estimate.compute_s)
     scale = min(1.0, seconds / estimate.seconds) if estimate.seconds else 0.0
-    return TimeSplit(
-        estimate.compute_s * scale,
-        waiting * scale,
-        estimate.launch_s * scale,
-        max(0.0, seconds - estimate.seconds),
-    )
+    parts = (estimate.compute_s * scale, waiting * scale, estimate.launch_s * scale)
+    return dict(zip(SPENT, (*parts, max(0.0, seconds - estimate.seconds)), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +111,8 @@ def _row(region: Region, measured: float | None, total: float, machine: Machine,
         measured_s=measured,
         share_of_peak=traffic.flops * per_s / machine.peak_flops_per_s(traffic.dtype, workers),
         share_of_bandwidth=bandwidth,
-        waiting_share=split.waiting_s * per_s,
-        launch_share=split.launch_s * per_s,
+        waiting_share=split[WAITING] * per_s,
+        launch_share=split[LAUNCHING] * per_s,
         share_of_total=seconds / total if total else 0.0,
     )
 
@@ -143,6 +128,18 @@ def model_error(rows: Sequence[OpRow]) -> ModelError | None:
     return ModelError(median(error for error, _ in errors), worst, kernel, len(errors))
 
 
+def error_sentence(rows: Sequence[OpRow], bound: float = 0.25) -> str:
+    """`model_error` in words, held against the `bound` that the project sets for the median."""
+    error = model_error(rows)
+    if error is None:
+        return "Predicted seconds only: nothing was measured."
+    judged = "within" if error.median <= bound else "beyond"
+    return (
+        f"The cost model's median error over {error.kernels} kernels is {share_text(error.median)}, {judged} "
+        f"its bound of {share_text(bound)}; the worst is {share_text(error.worst)} at {error.worst_kernel}."
+    )
+
+
 def diagnosis_json(rows: Sequence[OpRow]) -> dict[str, object]:
     """Rows, their totals, and the model's error, as plain data."""
     error = model_error(rows)
@@ -154,37 +151,33 @@ def diagnosis_json(rows: Sequence[OpRow]) -> dict[str, object]:
     }
 
 
+FACTS: dict[str, Callable[[OpRow], str]] = {
+    "operations": lambda row: count_text(row.operations, ""),
+    "min\nbytes": lambda row: bytes_text(row.minimum_bytes),
+    "moved\nbytes": lambda row: bytes_text(row.moved_bytes),
+    "ops per\nbyte": lambda row: f"{row.operations_per_byte:.3g}",
+    "bound": lambda row: row.bound,
+    "predicted": lambda row: seconds_text(row.predicted_s),
+    "measured": lambda row: seconds_text(row.measured_s),
+    "of\npeak": lambda row: share_text(row.share_of_peak),
+    "of\nbandwidth": lambda row: share_text(row.share_of_bandwidth),
+    "waiting": lambda row: share_text(row.waiting_share),
+    "launch": lambda row: share_text(row.launch_share),
+    "of\ntotal": lambda row: share_text(row.share_of_total),
+}
+
+
 def diagnosis_table(rows: Sequence[OpRow], limit: int = 40) -> Table:
-    """The `limit` most expensive rows, the dearest first."""
+    """The `limit` most expensive rows, the dearest first; fits 140 columns."""
     shown = sorted(rows, key=lambda row: -row.seconds)[:limit]
     left = len(rows) - len(shown)
-    table = Table(caption=f"and {left} cheaper ones" if left else None, caption_justify="left")
-    for heading in ("node", "op"):
-        table.add_column(heading, overflow="ellipsis", no_wrap=True, max_width=36)
-    for heading in ("operations", "min bytes", "moved", "ops/byte", "bound", "predicted", "measured",
-                    "of peak", "waiting", "launch", "of total"):  # fmt: skip
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in shown:
-        table.add_row(*map(Text, _cells(row)))
-    return table
+    cells = ((_label(row), *(show(row) for show in FACTS.values())) for row in shown)
+    return table(["node"], list(FACTS), cells, caption=f"and {left} cheaper ones" if left else "")
 
 
-def _cells(row: OpRow) -> tuple[str, ...]:
-    return (
-        row.node,
-        row.op,
-        count_text(row.operations, ""),
-        bytes_text(row.minimum_bytes),
-        bytes_text(row.moved_bytes),
-        f"{row.operations_per_byte:.3g}",
-        row.bound,
-        seconds_text(row.predicted_s),
-        "–" if row.measured_s is None else seconds_text(row.measured_s),
-        share_text(row.share_of_peak),
-        share_text(row.waiting_share),
-        share_text(row.launch_share),
-        share_text(row.share_of_total),
-    )
+def _label(row: OpRow) -> str:
+    """The name, and what it does where the name does not tell."""
+    return row.node if row.op.lower() in row.node.lower() else f"{row.node} ({row.op})"
 
 
 def node_row(plan: Plan, rows: Sequence[OpRow], name: str) -> OpRow:
@@ -206,26 +199,11 @@ def node_json(plan: Plan, rows: Sequence[OpRow], name: str) -> dict[str, object]
 def node_table(plan: Plan, rows: Sequence[OpRow], name: str) -> Table:
     """`node_json` as a table with one fact a line."""
     row = node_row(plan, rows, name)
-    table = Table(title=Text(f"{name} ({row.op})"), show_header=False)
-    levels = ", ".join(f"{level} {bytes_text(size)}" for level, size in row.moved_bytes_at.items())
-    facts = (
-        ("operations", count_text(row.operations, "flop")),
-        ("minimum bytes", bytes_text(row.minimum_bytes)),
-        ("moved bytes", levels),
-        ("operations per byte", f"{row.operations_per_byte:.3g}"),
-        ("bound", row.bound),
-        ("predicted", seconds_text(row.predicted_s)),
-        ("measured", "not measured" if row.measured_s is None else seconds_text(row.measured_s)),
-        ("share of peak", share_text(row.share_of_peak)),
-        ("share of bandwidth", "–" if row.share_of_bandwidth is None else share_text(row.share_of_bandwidth)),
-        ("waiting on data", share_text(row.waiting_share)),
-        ("launching", share_text(row.launch_share)),
-        ("share of total", share_text(row.share_of_total)),
-    )
-    for fact in facts:
-        table.add_row(*map(Text, fact))
-    for d in plan.decisions:
-        if name in (d.producer, d.consumer):
-            label = f"{d.producer or 'model input'} → {d.consumer or 'model output'}"
-            table.add_row(Text(label), Text(f"{d.home}: {d.detail}"))
-    return table
+    facts = [(heading.replace("\n", " "), show(row)) for heading, show in FACTS.items()]
+    facts += [(f"moved at {level}", bytes_text(size)) for level, size in row.moved_bytes_at.items()]
+    facts += [
+        (f"{d.producer or 'model input'} → {d.consumer or 'model output'}", f"{d.home}: {d.detail}")
+        for d in plan.decisions
+        if name in (d.producer, d.consumer)
+    ]
+    return table(["", ""], [], facts, title=f"{name} ({row.op})")

@@ -7,48 +7,17 @@ repetition) and `Fold`; each row holds the transfers of its node on both sides, 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 
-from onepass.fuse.plan import Plan, Region
-from onepass.loops.ir import Home
+from onepass.fuse.plan import Plan
 from onepass.report import folding
-from onepass.report.flows import InnerEdge, Kind, NodeFlow, Transfer, homes_of, region_flow
-from onepass.report.units import bytes_text, plural
+from onepass.report.flows import InnerEdge, NodeFlow, Transfer, plan_flows
+from onepass.report.folding import Fold
 
-# More rows than this nobody reads: the parts that move least are then drawn as one.
-_MOST_ROWS = 96
 # A value that more regions read (an attention mask) is the same for every block, wherever the block stands.
 _SHARED_READERS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One arrow between memory and an operator."""
-
-    kind: Kind
-    is_write: bool
-    size_bytes: int
-    title: str
-    copies: int = 1
-
-    @property
-    def label(self) -> str:
-        """What is written on the arrow."""
-        names = {"weights": "weights ", "model": "output " if self.is_write else "input ", "intermediate": ""}
-        return names[self.kind] + bytes_text(self.size_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Inner:
-    """An arrow inside a region, from row `source`; `is_next` when it comes from the row above."""
-
-    value: str
-    source: int
-    is_next: bool
-    home: Home
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +29,9 @@ class Row:
     full_name: str
     copies: int
     is_in_before: bool
-    before: tuple[Lane, ...]
-    after: tuple[Lane, ...]
-    inner: tuple[Inner, ...]
+    before: tuple[Transfer, ...]
+    after: tuple[Transfer, ...]
+    inner: tuple[InnerEdge, ...]
 
     @property
     def is_view(self) -> bool:
@@ -85,94 +54,33 @@ class Block:
         return len(self.rows) > 1
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """A repeated sequence; `counts` as in `folding.Fold`."""
-
-    body: tuple[Block | Fold, ...]
-    counts: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        """How often the body occurs in the whole model."""
-        return sum(self.counts)
+Part = Block | Fold[Block]
 
 
-def flow_rows(before: Plan, after: Plan) -> tuple[Block | Fold, ...]:
+def flow_rows(before: Plan, after: Plan) -> tuple[Part, ...]:
     """The tree, in the order in which the regions run."""
-    homes = homes_of(after)
-    flows = [region_flow(region, after, homes) for region in after.regions]
-    was_homes = homes_of(before)
-    alone = {
-        flow.node.name: flow
-        for region in before.regions
-        for flow in region_flow(region, before, was_homes)
-    }
-    seen: set[str] = set()
-    unfused = []
-    for region in after.regions:
-        unfused.append([alone.get(node.name) if node.name not in seen else None for node in region.nodes])
-        seen.update(node.name for node in region.nodes)
-    parts = folding.fold(_signatures(after, flows))
-    return _shorten([_build(part, after.regions, flows, unfused) for part in parts])
+    flows = plan_flows(after)
+    alone = {flow.node.name: flow for region in plan_flows(before) for flow in region}
+    # What runs a second time after, runs once before: at its first place.
+    unfused = [[alone.pop(node.name, None) for node in region.nodes] for region in after.regions]
+
+    def build(part: folding.Leaf | Fold[folding.Leaf]) -> Part:
+        if isinstance(part, Fold):
+            return Fold(tuple(map(build, part.body)), part.counts)
+        rows = tuple(
+            _row([flows[i][j] for i in part.items], [unfused[i][j] for i in part.items])
+            for j in range(len(flows[part.items[0]]))
+        )
+        saved = sum(t.size_bytes for row in rows for t in row.before)
+        saved -= sum(t.size_bytes for row in rows for t in row.after)
+        return Block(after.regions[part.items[0]].form, len(part.items), saved, rows)
+
+    return tuple(map(build, folding.fold(_signatures(after, flows))))
 
 
-def rows_of(parts: Sequence[Block | Fold]) -> list[Row]:
+def rows_of(parts: Sequence[Part]) -> list[Row]:
     """All rows, in drawing order."""
     return [row for p in parts for row in (p.rows if isinstance(p, Block) else rows_of(p.body))]
-
-
-def _shorten(parts: Sequence[Block | Fold]) -> tuple[Block | Fold, ...]:
-    """Keeps the parts that move most, up to `_MOST_ROWS` rows; each run of others becomes one row."""
-    room, kept = _MOST_ROWS, set()
-    if len(rows_of(parts)) <= room:
-        return tuple(parts)
-    sizes = [sum(lane.size_bytes for row in rows_of([part]) for lane in row.before) for part in parts]
-    for i in sorted(range(len(parts)), key=lambda i: -sizes[i]):
-        rows = len(rows_of([parts[i]]))
-        if rows <= room:
-            kept.add(i)
-            room -= rows
-    shown: list[Block | Fold] = []
-    for is_kept, run in groupby(range(len(parts)), key=lambda i: i in kept):
-        indices = list(run)
-        shown += [parts[i] for i in indices] if is_kept else [_omission([parts[i] for i in indices])]
-    return tuple(shown)
-
-
-def _omission(parts: Sequence[Block | Fold]) -> Block:
-    rows = rows_of(parts)
-    before, after = (
-        tuple(
-            Lane(kind, is_write, sum(lane.size_bytes for lane in lanes), f"{len(lanes)} transfers")
-            for is_write in (False, True)
-            for kind in ("model", "intermediate", "weights")
-            if (lanes := [a for row in side for a in row if a.kind == kind and a.is_write == is_write])
-        )
-        for side in ([row.before for row in rows], [row.after for row in rows])
-    )
-    count = sum(row.copies for row in rows)
-    name = f"{rows[0].name} … {rows[-1].name}"
-    row = Row(f"{count} operators", name, name, 1, True, before, after, ())
-    saved = sum(lane.size_bytes for lane in before) - sum(lane.size_bytes for lane in after)
-    return Block("omission", 1, saved, (row,))
-
-
-def _build(
-    part: folding.Leaf | folding.Fold,
-    regions: Sequence[Region],
-    flows: Sequence[tuple[NodeFlow, ...]],
-    unfused: Sequence[Sequence[NodeFlow | None]],
-) -> Block | Fold:
-    if isinstance(part, folding.Fold):
-        return Fold(tuple(_build(inner, regions, flows, unfused) for inner in part.body), part.counts)
-    rows = tuple(
-        _row([flows[i][j] for i in part.items], [unfused[i][j] for i in part.items])
-        for j in range(len(regions[part.items[0]].nodes))
-    )
-    before_bytes = sum(lane.size_bytes for row in rows for lane in row.before)
-    after_bytes = sum(lane.size_bytes for row in rows for lane in row.after)
-    return Block(regions[part.items[0]].form, len(part.items), before_bytes - after_bytes, rows)
 
 
 def _row(after: Sequence[NodeFlow], before: Sequence[NodeFlow | None]) -> Row:
@@ -180,37 +88,27 @@ def _row(after: Sequence[NodeFlow], before: Sequence[NodeFlow | None]) -> Row:
     names = [flow.node.name for flow in after]
     shown = [flow for flow in before if flow is not None]
     inner = tuple(
-        Inner(first[0].value, first[0].source, first[0].source == first[0].target - 1, first[0].home,
-              sum(edge.size_bytes for edge in first))
-        for first in _columns([flow.inner for flow in after])
-    )  # fmt: skip
+        replace(edges[0], size_bytes=sum(edge.size_bytes for edge in edges))
+        for edges in zip(*(flow.inner for flow in after), strict=False)
+    )
     full = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     spelling = node.spelling or node.op
     short = _pattern(names).removesuffix(f"/{spelling}").removeprefix("/")
-    return Row(spelling, short or names[0], full, len(names), bool(shown), _lanes(shown),
-               _lanes(after), inner)  # fmt: skip
+    return Row(spelling, short or names[0], full, len(names), bool(shown), _added_up(shown),
+               _added_up(after), inner)  # fmt: skip
 
 
-def _columns(rows: Sequence[tuple[InnerEdge, ...]]) -> list[tuple[InnerEdge, ...]]:
-    return list(zip(*rows, strict=False))
-
-
-def _lanes(flows: Sequence[NodeFlow]) -> tuple[Lane, ...]:
-    lanes = []
-    for is_write, transfers in ((False, [f.reads for f in flows]), (True, [f.writes for f in flows])):
-        for column in zip(*transfers, strict=False):
-            # The last repetition may write an output of the model where the others write intermediates.
-            kinds = dict.fromkeys(transfer.kind for transfer in column)
-            lanes += [_lane([t for t in column if t.kind == kind], is_write) for kind in kinds]
-    return tuple(lanes)
-
-
-def _lane(column: Sequence[Transfer], is_write: bool) -> Lane:
-    size = sum(transfer.size_bytes for transfer in column)
-    what = ", ".join(column[0].values[:3]) + (" …" if len(column[0].values) > 3 else "")
-    times = "" if len(column) == 1 else f" and {plural(len(column) - 1, 'more value')}"
-    title = f"{'write' if is_write else 'read'} {what}{times}: {bytes_text(size)}"
-    return Lane(column[0].kind, is_write, size, title, len(column))
+def _added_up(flows: Sequence[NodeFlow]) -> tuple[Transfer, ...]:
+    """One transfer for each that the repetitions have in common."""
+    found = []
+    for column in zip(*(flow.transfers for flow in flows), strict=False):
+        # The last repetition may write an output of the model where the others write intermediates.
+        for kind in dict.fromkeys(transfer.kind for transfer in column):
+            same = [transfer for transfer in column if transfer.kind == kind]
+            values = tuple(value for transfer in same for value in transfer.values)
+            size = sum(transfer.size_bytes for transfer in same)
+            found.append(Transfer(kind, values, size, same[0].is_write, len(same)))
+    return tuple(found)
 
 
 def _pattern(names: Sequence[str]) -> str:
@@ -226,22 +124,21 @@ def _pattern(names: Sequence[str]) -> str:
 def _signatures(plan: Plan, flows: Sequence[tuple[NodeFlow, ...]]) -> list[Hashable]:
     """What makes two regions look alike: form, ops, how values run inside, and how far sources lie back."""
     maker = {value: i for i, region in enumerate(plan.regions) for value in region.outputs}
-    readers: dict[str, int] = {}
-    for flow in (flow for region in flows for flow in region):
-        for transfer in flow.reads:
-            for value in transfer.values:
-                readers[value] = readers.get(value, 0) + 1
+    everything = (t for region in flows for flow in region for t in flow.transfers if not t.is_write)
+    readers = Counter(value for transfer in everything for value in transfer.values)
 
     def distance(transfer: Transfer, at: int) -> Hashable:
         value = transfer.values[0]
+        if transfer.is_write:
+            return "write"
         if transfer.kind != "intermediate" or readers[value] > _SHARED_READERS or value not in maker:
             return transfer.kind
         return at - maker[value]
 
     return [
         (region.form, tuple(
-            (flow.node.op, flow.node.spelling, tuple(distance(t, i) for t in flow.reads),
-             len(flow.writes), tuple((e.source, e.home) for e in flow.inner))
+            (flow.node.op, flow.node.spelling, tuple(distance(t, i) for t in flow.transfers),
+             tuple((e.source, e.home) for e in flow.inner))
             for flow in flows[i]))
         for i, region in enumerate(plan.regions)
     ]  # fmt: skip

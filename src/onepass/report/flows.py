@@ -7,7 +7,7 @@ outputs once, as large as it lies in memory. A view (no launch) moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,17 +15,34 @@ from onepass.forms.traffic import value_bytes
 from onepass.fuse.plan import Plan, Region
 from onepass.graph.ir import Node
 from onepass.loops.ir import Home
+from onepass.report.units import bytes_text, plural
 
 Kind = Literal["intermediate", "weights", "model"]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One read or write of `values`; `kind` `model` is an input or output of the model."""
+    """Bytes between memory and an operator, `values` in one go; `kind` `model` is an input or output of the
+    model. `copies` counts the operators that it stands for, when several are drawn as one."""
 
     kind: Kind
     values: tuple[str, ...]
     size_bytes: int
+    is_write: bool
+    copies: int = 1
+
+    @property
+    def label(self) -> str:
+        """What is written on the arrow."""
+        names = {"weights": "weights ", "model": "output " if self.is_write else "input ", "intermediate": ""}
+        return names[self.kind] + bytes_text(self.size_bytes)
+
+    @property
+    def title(self) -> str:
+        """What the arrow's tooltip says."""
+        more = f" and {plural(len(self.values) - 3, 'more value')}" if len(self.values) > 3 else ""
+        what = "write" if self.is_write else "read"
+        return f"{what} {', '.join(self.values[:3])}{more}: {bytes_text(self.size_bytes)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +58,16 @@ class InnerEdge:
 
 @dataclass(frozen=True, slots=True)
 class NodeFlow:
-    """What one node of a region reads from memory, writes to it, and takes from nodes of its region."""
+    """What one node of a region reads from memory and then writes to it, and takes from its region."""
 
     node: Node
-    reads: tuple[Transfer, ...]
-    writes: tuple[Transfer, ...]
+    transfers: tuple[Transfer, ...]
     inner: tuple[InnerEdge, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over a plan; `reads` and `writes` count transfers; the
-    weights of one node are one read."""
+    """Sums over a plan; `reads` and `writes` count transfers; the weights of one node are one read."""
 
     kernels: int
     reads: int
@@ -67,71 +82,54 @@ class Totals:
         return self.intermediate_bytes + self.weight_bytes + self.model_bytes
 
 
-def homes_of(plan: Plan) -> dict[tuple[str, str], Home]:
-    """The home of each edge, by (value, consumer)."""
-    return {(decision.value, decision.consumer): decision.home for decision in plan.decisions}
+def plan_flows(plan: Plan) -> list[tuple[NodeFlow, ...]]:
+    """For each region of `plan` the flow of each node."""
+    homes = {(decision.value, decision.consumer): decision.home for decision in plan.decisions}
+    return [tuple(_region_flow(region, plan, homes)) for region in plan.regions]
 
 
-def region_flow(region: Region, plan: Plan, homes: dict[tuple[str, str], Home]) -> tuple[NodeFlow, ...]:
-    """The flow of each node of `region`, in its order; `homes` are `homes_of(plan)`."""
-    if region.estimate.traffic.launches == 0:
-        return tuple(NodeFlow(node, (), (), ()) for node in region.nodes)
+def totals(plan: Plan) -> Totals:
+    """Counts and bytes of the whole plan."""
+    moved = [t for region in plan_flows(plan) for flow in region for t in flow.transfers]
+    writes = sum(t.is_write for t in moved)
+    kinds: tuple[Kind, ...] = ("intermediate", "weights", "model")
+    sizes = (sum(t.size_bytes for t in moved if t.kind == kind) for kind in kinds)
+    kernels = sum(region.estimate.traffic.launches for region in plan.regions)
+    return Totals(kernels, len(moved) - writes, writes, *sizes)
+
+
+def _region_flow(
+    region: Region, plan: Plan, homes: Mapping[tuple[str, str], Home]
+) -> Iterator[NodeFlow]:
     made: dict[str, int] = {}
     seen: set[str] = set()
-    flows = []
     for index, node in enumerate(region.nodes):
+        if region.estimate.traffic.launches == 0:
+            yield NodeFlow(node, (), ())
+            continue
         inputs = [name for name in dict.fromkeys(node.inputs) if name]
-        inner = tuple(
+        inner = (
             InnerEdge(name, made[name], index, homes.get((name, node.name), "register"), _size(plan, [name]))
             for name in inputs
             if name in made
         )
         fresh = [name for name in inputs if name not in made and name not in seen]
+        writes = [name for name in node.outputs if name and name in region.outputs]
+        yield NodeFlow(node, (*_transfers(fresh, plan, False), *_transfers(writes, plan, True)), tuple(inner))
         seen.update(fresh)
-        flows.append(NodeFlow(node, _reads(fresh, plan), _writes(node, region, plan), inner))
         made.update((name, index) for name in node.outputs if name)
-    return tuple(flows)
 
 
-def totals(plan: Plan) -> Totals:
-    """Counts and bytes of the whole plan."""
-    homes = homes_of(plan)
-    flows = [flow for region in plan.regions for flow in region_flow(region, plan, homes)]
-    reads = [transfer for flow in flows for transfer in flow.reads]
-    writes = [transfer for flow in flows for transfer in flow.writes]
-    by_kind = {
-        kind: sum(t.size_bytes for t in (*reads, *writes) if t.kind == kind)
-        for kind in ("intermediate", "weights", "model")
-    }
-    return Totals(
-        kernels=sum(region.estimate.traffic.launches for region in plan.regions),
-        reads=len(reads),
-        writes=len(writes),
-        intermediate_bytes=by_kind["intermediate"],
-        weight_bytes=by_kind["weights"],
-        model_bytes=by_kind["model"],
-    )
-
-
-def _reads(names: Sequence[str], plan: Plan) -> tuple[Transfer, ...]:
+def _transfers(names: Sequence[str], plan: Plan, is_write: bool) -> Iterator[Transfer]:
     graph = plan.graph
+    ends = graph.outputs if is_write else graph.inputs
+    for name in names:
+        if name not in graph.constants:
+            kind: Kind = "model" if name in ends else "intermediate"
+            yield Transfer(kind, (name,), _size(plan, [name]), is_write)
     weights = tuple(name for name in names if name in graph.constants)
-    found = [
-        Transfer("model" if name in graph.inputs else "intermediate", (name,), _size(plan, [name]))
-        for name in names
-        if name not in graph.constants
-    ]
     if weights:
-        found.append(Transfer("weights", weights, _size(plan, weights)))
-    return tuple(found)
-
-
-def _writes(node: Node, region: Region, plan: Plan) -> tuple[Transfer, ...]:
-    return tuple(
-        Transfer("model" if name in plan.graph.outputs else "intermediate", (name,), _size(plan, [name]))
-        for name in node.outputs
-        if name and name in region.outputs
-    )
+        yield Transfer("weights", weights, _size(plan, weights), is_write)
 
 
 def _size(plan: Plan, names: Sequence[str]) -> int:

@@ -7,9 +7,12 @@ how often it repeats, so stages of 3, 4 and 6 blocks fold again into one.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +24,11 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Generic[T]):
     """`body` repeated; `counts` says how often, once for each repetition of the fold around it."""
 
-    body: tuple[Leaf | Fold, ...]
+    body: tuple[T | Fold[T], ...]
     counts: tuple[int, ...]
-
-    @property
-    def signature(self) -> Hashable:
-        """Equal for the same body repeated any number of times."""
-        return ("fold", tuple(part.signature for part in self.body))
 
     @property
     def total(self) -> int:
@@ -38,10 +36,13 @@ class Fold:
         return sum(self.counts)
 
 
-def fold(signatures: Sequence[Hashable]) -> tuple[Leaf | Fold, ...]:
+Part = Leaf | Fold[Leaf]
+
+
+def fold(signatures: Sequence[Hashable]) -> tuple[Part, ...]:
     """Folds repeats, inner before outer, until none is left. O(n^2) for each fold found."""
-    parts: list[Leaf | Fold] = [Leaf(signature, (i,)) for i, signature in enumerate(signatures)]
-    while run := _best_run([part.signature for part in parts]):
+    parts: list[Part] = [Leaf(signature, (i,)) for i, signature in enumerate(signatures)]
+    while run := _best_run(list(map(_signature, parts))):
         start, period, count = run
         rounds = [parts[start + r * period : start + (r + 1) * period] for r in range(count)]
         body = tuple(_merge(column) for column in zip(*rounds, strict=True))
@@ -49,16 +50,12 @@ def fold(signatures: Sequence[Hashable]) -> tuple[Leaf | Fold, ...]:
     return tuple(parts)
 
 
-def leaves(parts: Sequence[Leaf | Fold]) -> Iterator[Leaf]:
-    """The leaves in drawing order."""
-    for part in parts:
-        if isinstance(part, Leaf):
-            yield part
-        else:
-            yield from leaves(part.body)
+def _signature(part: Part) -> Hashable:
+    """Equal for the same body repeated any number of times."""
+    return part.signature if isinstance(part, Leaf) else ("fold", *map(_signature, part.body))
 
 
-def _merge(column: Sequence[Leaf | Fold]) -> Leaf | Fold:
+def _merge(column: Sequence[Part]) -> Part:
     first = column[0]
     if isinstance(first, Leaf):
         items = (part.items for part in column if isinstance(part, Leaf))

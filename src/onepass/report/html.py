@@ -11,18 +11,17 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-from onepass.cost.machine import Machine, Roof
+from onepass.cost.machine import Machine
 from onepass.fuse.plan import Decision, Plan
-from onepass.report.diagnosis import OpRow, diagnose, model_error
+from onepass.report.diagnosis import OpRow, diagnose, error_sentence
 from onepass.report.flow_svg import before_after_svg
 from onepass.report.outcome import HOMES, Outcome, headline, verdict
 from onepass.report.roofline_svg import roofline_svg
 from onepass.report.timebar_svg import timebar_svg
-from onepass.report.units import bytes_text, count_text, seconds_text, share_text
+from onepass.report.units import bytes_text, count_text, plural, roof_text, seconds_text, share_text
 from onepass.runtime.trace import Trace
 
 _SECTIONS = {
@@ -36,24 +35,15 @@ _SECTIONS = {
                "best other choice would have cost."),
     "method": ("Method", ""),
 }  # fmt: skip
-# What the project asks of its cost model; a report says so when a model's median error is beyond it.
-_MODEL_ERROR_BOUND = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
+def _cell(html: str, value: float | None = None, style: str = "") -> str:
     """One cell of a table: `value` is what a number is sorted by, `html` is used as it is."""
-
-    html: str
-    value: float | None = None
-    style: str = ""
-
-    def render(self) -> str:
-        style = self.style or ("number" if self.value is not None else "")
-        attributes = f' class="{style}"' if style else ""
-        if self.value is not None:
-            attributes += f' data-value="{self.value!r}"'
-        return f"<td{attributes}>{self.html}</td>"
+    style = style or ("number" if value is not None else "")
+    attributes = f' class="{style}"' if style else ""
+    if value is not None:
+        attributes += f' data-value="{value!r}"'
+    return f"<td{attributes}>{html}</td>"
 
 
 def report_html(
@@ -72,7 +62,7 @@ def report_html(
         _section("flow", f"<figure>{before_after_svg(before, after)}</figure>"),
         _section("time", f"<figure>{timebar_svg(before, after, *traces)}</figure>"),
         _section("roofline", f"<figure>{roofline_svg(rows[0], rows[1], machine, outcome.threads)}</figure>"),
-        _section("kernels", f"<p>{escape(_error_sentence(rows[1]))}</p>" + _kernels(rows[1], rows[0])),
+        _section("kernels", _kernels(rows[1], rows[0])),
         _section("ledger", _ledger(after.decisions)),
         _section("method", _method(outcome, machine)),
     )
@@ -134,9 +124,8 @@ def _section(key: str, content: str) -> str:
 
 def _context(outcome: Outcome) -> str:
     shapes = ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in outcome.shapes.items())
-    threads = "1 thread" if outcome.threads == 1 else f"{outcome.threads} threads"
-    parts = (f"<strong>{escape(outcome.model)}</strong>", escape(shapes), escape(outcome.machine), threads)
-    return " · ".join(part for part in parts if part)
+    parts = (shapes, outcome.machine, plural(outcome.threads, "thread"))
+    return " · ".join((f"<strong>{escape(outcome.model)}</strong>", *map(escape, filter(None, parts))))
 
 
 def _figures(outcome: Outcome) -> str:
@@ -156,21 +145,10 @@ def _figures(outcome: Outcome) -> str:
     return f'<dl class="figures">{"".join(items)}</dl>'
 
 
-def _error_sentence(rows: Sequence[OpRow]) -> str:
-    error = model_error(rows)
-    if error is None:
-        return "Predicted seconds only: nothing was measured."
-    judged = "within" if error.median <= _MODEL_ERROR_BOUND else "beyond"
-    return (
-        f"The cost model's median error over {error.kernels} kernels is {share_text(error.median)}, {judged} "
-        f"its bound of {share_text(_MODEL_ERROR_BOUND)}; the worst is {share_text(error.worst)} "
-        f"at {error.worst_kernel}."
-    )
-
-
 def _kernels(after: Sequence[OpRow], before: Sequence[OpRow]) -> str:
     return (
-        _kernel_table(after, "Kernels after fusion")
+        f"<p>{escape(error_sentence(after))}</p>"
+        + _kernel_table(after, "Kernels after fusion")
         + f"<details><summary>The {len(before):,} kernels before fusion</summary>"
         + _kernel_table(before, "Kernels before fusion")
         + "</details>"
@@ -179,42 +157,45 @@ def _kernels(after: Sequence[OpRow], before: Sequence[OpRow]) -> str:
 
 def _kernel_table(rows: Sequence[OpRow], label: str) -> str:
     headings = ("#", "Nodes", "Bound", "Operations", "Bytes", "Ops/byte", "Predicted", "Measured", "Error",
-                "Of peak", "Waiting", "Of total")  # fmt: skip
-    cells = (_kernel_cells(i, row) for i, row in enumerate(rows))
-    body = (f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in cells)
-    return _table(label, headings, 3, body, "")
+                "Of peak", "Of bandwidth", "Waiting", "Of total")  # fmt: skip
+    return _table(label, headings, 3, (_kernel_cells(i, row) for i, row in enumerate(rows, 1)))
 
 
-def _kernel_cells(index: int, row: OpRow) -> tuple[_Cell, ...]:
+def _kernel_cells(index: int, row: OpRow) -> str:
     measured = row.measured_s
     error = (row.predicted_s - measured) / measured if measured else None
-    return (
-        _Cell(str(index + 1), index + 1),
-        _Cell(f"{_name(row.node)}<small>{escape(row.op)}</small>", style="name wide"),
-        _Cell(escape(row.bound)),
-        _Cell(count_text(row.operations, ""), row.operations),
-        _Cell(f"{bytes_text(row.moved_bytes)}<small>least {bytes_text(row.minimum_bytes)}</small>",
+    return "".join((
+        _cell(str(index), index),
+        _cell(f"{_name(row.node)}<small>{escape(row.op)}</small>", style="name wide"),
+        _cell(escape(row.bound)),
+        _cell(count_text(row.operations, ""), row.operations),
+        _cell(f"{bytes_text(row.moved_bytes)}<small>least {bytes_text(row.minimum_bytes)}</small>",
               row.moved_bytes),
-        _Cell(f"{row.operations_per_byte:.3g}", row.operations_per_byte),
-        _Cell(seconds_text(row.predicted_s), row.predicted_s),
-        _Cell("–" if measured is None else seconds_text(measured), -1.0 if measured is None else measured),
-        _Cell("–" if error is None else f"{round(100 * error):+d} %", 0.0 if error is None else error),
-        _Cell(share_text(row.share_of_peak), row.share_of_peak),
-        _Cell(share_text(row.waiting_share), row.waiting_share),
-        _Cell(share_text(row.share_of_total), row.share_of_total),
-    )  # fmt: skip
+        _cell(f"{row.operations_per_byte:.3g}", row.operations_per_byte),
+        _cell(seconds_text(row.predicted_s), row.predicted_s),
+        _cell(seconds_text(measured), measured or 0.0),
+        _cell("–" if error is None else f"{round(100 * error):+d} %", error or 0.0),
+        _cell(share_text(row.share_of_peak), row.share_of_peak),
+        _cell(share_text(row.share_of_bandwidth), row.share_of_bandwidth or 0.0),
+        _cell(share_text(row.waiting_share), row.waiting_share),
+        _cell(share_text(row.share_of_total), row.share_of_total),
+    ))  # fmt: skip
 
 
-def _table(label: str, headings: Iterable[str], first_number: int, body: Iterable[str], key: str) -> str:
+def _table(
+    label: str, headings: Iterable[str], first_number: int, rows: Iterable[str], key: str = ""
+) -> str:
+    """A sortable table; `rows` holds the cells of each row, columns from `first_number` on are numbers."""
     heads = "".join(
         f'<th scope="col"{" class=number" if i >= first_number else ""}>'
         f'<button type="button">{name}</button></th>'
         for i, name in enumerate(headings)
     )
     named = f' id="{key}"' if key else ""
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
     return (
         f'<div class="table" tabindex="0" role="region" aria-label="{label}"><table{named} data-sortable>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
@@ -225,32 +206,28 @@ def _ledger(decisions: Sequence[Decision]) -> str:
         for home in HOMES
     )  # fmt: skip
     headings = ("Home", "From", "To", "Why", "Bytes", "Saved", "Predicted", "Alternative")
-    body = (
-        f'<tr data-home="{escape(d.home)}">{"".join(cell.render() for cell in _ledger_cells(d))}</tr>'
-        for d in decisions
-    )
     return (
         '<div class="filter"><label>Find <input type="search" id="ledger-text" '
         'placeholder="node, value, operator or reason" autocomplete="off" spellcheck="false"></label>'
         f'<fieldset id="ledger-homes"><legend>Home</legend>{boxes}</fieldset>'
         f'<output id="ledger-count" aria-live="polite">{len(decisions)} edges</output></div>'
-        + _table("Ledger", headings, 4, body, "ledger-table")
+        + _table("Ledger", headings, 4, map(_ledger_cells, decisions), "ledger-table")
     )
 
 
-def _ledger_cells(d: Decision) -> tuple[_Cell, ...]:
+def _ledger_cells(d: Decision) -> str:
     saved = sum(d.saved_bytes.values())
     price = "ruled out" if d.alternative_s is None else seconds_text(d.alternative_s)
-    return (
-        _Cell(f'<span class="home {escape(d.home)}">{escape(d.home)}</span>'),
-        _Cell(f"{_name(d.producer or 'model input')}<small>{_name(d.value)}</small>", style="name"),
-        _Cell(_name(d.consumer or "model output"), style="name"),
-        _Cell(f"{escape(d.detail)} <code>{escape(d.reason)}</code>", style="why"),
-        _Cell(bytes_text(d.value_bytes), d.value_bytes),
-        _Cell(bytes_text(saved) if saved else "–", saved),
-        _Cell(seconds_text(d.seconds), d.seconds),
-        _Cell(f"{escape(d.alternative)}<br>{price}" if d.alternative else "–", d.alternative_s or 0.0),
-    )
+    return "".join((
+        _cell(f'<span class="home {escape(d.home)}">{escape(d.home)}</span>'),
+        _cell(f"{_name(d.producer or 'model input')}<small>{_name(d.value)}</small>", style="name"),
+        _cell(_name(d.consumer or "model output"), style="name"),
+        _cell(f"{escape(d.detail)} <code>{escape(d.reason)}</code>", style="why"),
+        _cell(bytes_text(d.value_bytes), d.value_bytes),
+        _cell(bytes_text(saved) if saved else "–", saved),
+        _cell(seconds_text(d.seconds), d.seconds),
+        _cell(f"{escape(d.alternative)}<br>{price}" if d.alternative else "–", d.alternative_s or 0.0),
+    ))  # fmt: skip
 
 
 def _name(name: str) -> str:
@@ -269,23 +246,15 @@ def _method(outcome: Outcome, machine: Machine) -> str:
         "Errors are relative L2 norms against an evaluation in float64. No precision is lowered unasked.",
     )
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    cells = map(_roof_cells, machine.roofs)
-    roofs = (f"<tr>{''.join(cell.render() for cell in row)}</tr>" for row in cells)
+    roofs = (
+        "".join(map(_cell, map(escape, (roof.what, roof.method, roof.date))))
+        + _cell(str(roof.workers), roof.workers)
+        + _cell(roof_text(roof.value, roof.unit), roof.value)
+        for roof in machine.roofs
+    )
     headings = ("Roof", "Method", "Date", "Workers", "Value")
     return (
         f"<ul>{items}<li>Rewrites in use that may change rounding: {rewrites}.</li></ul>"
         f"<p>Roofs of {escape(machine.name)} ({escape(machine.isa)}), as measured:</p>"
-        + _table("Roofs", headings, 3, roofs, "")
-    )
-
-
-def _roof_cells(roof: Roof) -> tuple[_Cell, ...]:
-    unit = {"flop/s": "flop/s", "byte/s": "B/s"}.get(roof.unit)
-    value = seconds_text(roof.value) if unit is None else count_text(roof.value, unit)
-    return (
-        _Cell(escape(roof.what)),
-        _Cell(escape(roof.method)),
-        _Cell(escape(roof.date)),
-        _Cell(str(roof.workers), roof.workers),
-        _Cell(value, roof.value),
+        + _table("Roofs", headings, 3, roofs)
     )

@@ -1,19 +1,23 @@
 """What one `optimize` run found out: the record behind the terminal's verdict, the JSON and the page.
 
-In: figures that the pipeline measured. Out: `Outcome`, its JSON, and its verdict in words.
+In: figures that the pipeline measured. Out: `Outcome`, its JSON, and its verdict in words and as a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+from rich.console import Group
+from rich.text import Text
 
 from onepass.core.tensor import Shape
 from onepass.cost.machine import Level
 from onepass.fuse.plan import Plan
 from onepass.loops.ir import Home
 from onepass.report.flows import totals
-from onepass.report.units import bytes_text, seconds_text, share_text
+from onepass.report.terminal import table
+from onepass.report.units import bytes_text, plural, seconds_text, share_text
 
 MOVED_LEVELS: tuple[Level, ...] = ("l2", "l3", "memory")
 HOMES: tuple[Home, ...] = ("register", "cache", "memory")
@@ -31,7 +35,7 @@ class RunFigures:
     median_s: float
     kernels: int
     intermediate_bytes: int
-    bytes_at: Mapping[Level, int]
+    bytes: Mapping[Level, int]
 
     @classmethod
     def of_plan(cls, plan: Plan, min_s: float, median_s: float) -> RunFigures:
@@ -83,33 +87,12 @@ class Outcome:
 
 def outcome_json(outcome: Outcome) -> Json:
     """The keys that `onepass optimize --json` promises."""
-    error = outcome.error
-    return {
-        "model": outcome.model,
-        "machine": outcome.machine,
-        "threads": outcome.threads,
-        "unfused": _run_json(outcome.unfused),
-        "fused": _run_json(outcome.fused),
-        "speedup": outcome.speedup,
-        "intermediate_bytes_cut": outcome.intermediate_bytes_cut,
-        "error": {
-            "max_abs": error.max_abs,
-            "relative_l2": error.relative_l2,
-            "unfused_relative_l2": error.unfused_relative_l2,
-        },
-        "compile_s": outcome.compile_s,
-        "decisions": {home: outcome.decisions.get(home, 0) for home in HOMES},
-    }
-
-
-def _run_json(run: RunFigures) -> Json:
-    return {
-        "min_s": run.min_s,
-        "median_s": run.median_s,
-        "kernels": run.kernels,
-        "intermediate_bytes": run.intermediate_bytes,
-        "bytes": {level: run.bytes_at.get(level, 0) for level in MOVED_LEVELS},
-    }
+    data = asdict(outcome)
+    for key in ("date", "shapes", "rewrites"):
+        del data[key]
+    return data | {
+        "speedup": outcome.speedup, "intermediate_bytes_cut": outcome.intermediate_bytes_cut,
+    }  # fmt: skip
 
 
 def headline(outcome: Outcome) -> str:
@@ -125,20 +108,48 @@ def headline(outcome: Outcome) -> str:
 def verdict(outcome: Outcome) -> tuple[str, ...]:
     """The sentences below the headline: time, traffic, and how equal the results are."""
     unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
-    threads = "1 thread" if outcome.threads == 1 else f"{outcome.threads} threads"
+    # The bound of the project: at most 1e-5, and within three times the unfused run's error.
+    agree = error.relative_l2 <= 1e-5 and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7)
+    equality = "The results agree." if agree else (
+        "The results differ more than rounding explains: do not use this plan before looking into it."
+    )  # fmt: skip
     return (
         f"{seconds_text(unfused.min_s)} unfused, {seconds_text(fused.min_s)} fused "
-        f"(minimum of interleaved runs on the same input, {threads}).",
+        f"(minimum of interleaved runs on the same input, {plural(outcome.threads, 'thread')}).",
         f"Intermediate values written and read back: {bytes_text(unfused.intermediate_bytes)} before, "
         f"{bytes_text(fused.intermediate_bytes)} after ({share_text(outcome.intermediate_bytes_cut)} less), "
         f"in {fused.kernels:,} kernels instead of {unfused.kernels:,}.",
-        f"{_equality(error)} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
+        f"{equality} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
         f"{error.unfused_relative_l2:.1e} unfused; largest difference between the two {error.max_abs:.1e}.",
     )
 
 
-def _equality(error: ErrorFigures) -> str:
-    # The bound of the project: at most 1e-5, and within three times the unfused run's error.
-    if error.relative_l2 <= 1e-5 and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7):
-        return "The results agree."
-    return "The results differ more than rounding explains: do not use this plan before looking into it."
+def summary(outcome: Outcome) -> Group:
+    """The end of `optimize` on a terminal: unfused against fused as a table, headline and verdict."""
+    unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
+    rows = [
+        _compared("time, minimum", unfused.min_s, fused.min_s, seconds_text),
+        _compared("time, median", unfused.median_s, fused.median_s, seconds_text),
+        _compared("kernels", unfused.kernels, fused.kernels, "{:,.0f}".format),
+        _compared("intermediate bytes", unfused.intermediate_bytes, fused.intermediate_bytes, bytes_text),
+        *(
+            _compared(f"traffic at {level}", unfused.bytes[level], fused.bytes[level], bytes_text)
+            for level in MOVED_LEVELS
+        ),
+        ("relative error", f"{error.unfused_relative_l2:.1e}", f"{error.relative_l2:.1e}", ""),
+    ]
+    title = f"{outcome.model} on {outcome.machine}"
+    style = "bold green" if outcome.speedup >= 1 - NOISE else "bold red"
+    homes = ", ".join(f"{count} {home}" for home, count in outcome.decisions.items())
+    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)}."
+    sentences = map(Text, (*verdict(outcome), notes))
+    return Group(
+        table([""], ["unfused", "fused", "ratio"], rows, title=title),
+        Text(headline(outcome), style=style), *sentences,
+    )  # fmt: skip
+
+
+def _compared(
+    what: str, before: float, after: float, show: Callable[[float], str]
+) -> tuple[str, str, str, str]:
+    return what, show(before), show(after), f"{before / after:.2f}x" if after else "–"

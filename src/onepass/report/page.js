@@ -29,7 +29,7 @@ function filterLedger() {
   let shown = 0;
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    row.hidden = !(homes.has(row.dataset.home) && words.every((word) => text.includes(word)));
+    row.hidden = !(homes.has(row.cells[0].textContent) && words.every((word) => text.includes(word)));
     shown += row.hidden ? 0 : 1;
   }
   document.getElementById("ledger-count").textContent = `${shown} of ${rows.length} edges shown`;

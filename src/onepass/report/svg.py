@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from html import escape
 
-from onepass.report.units import text_width
+from onepass.report.units import plain, text_width
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
@@ -30,78 +30,67 @@ class Canvas:
     def __init__(self) -> None:
         self._parts: list[str] = []
 
+    def _add(self, tag: str, content: str, **attributes: float | str) -> None:
+        """An element; an underscore in an attribute's name stands for a dash, empty ones are left out."""
+        written = "".join(
+            f' {name.replace("_", "-")}="{number(value) if isinstance(value, (int, float)) else value}"'
+            for name, value in attributes.items()
+            if value != ""
+        )
+        self._parts.append(f"<{tag}{written}>{content}</{tag}>")
+
     def rect(
         self, x: float, y: float, width: float, height: float, *, fill: str = "none", stroke: str = "none",
         radius: float = 0, dash: str = "", stroke_width: float = 1, title: str = "",
     ) -> None:  # fmt: skip
         """A rectangle with an optional tooltip."""
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self._parts.append(
-            f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
-            f'rx="{number(radius)}" fill="{fill}" stroke="{stroke}" '
-            f'stroke-width="{number(stroke_width)}"{dashes}>{_title(title)}</rect>'
-        )
+        self._add("rect", _title(title), x=x, y=y, width=width, height=height, rx=radius, fill=fill,
+                  stroke=stroke, stroke_width=stroke_width, stroke_dasharray=dash)  # fmt: skip
 
     def line(
         self, x0: float, y0: float, x1: float, y1: float, *, stroke: str = LINE, width: float = 1,
         dash: str = "",
     ) -> None:  # fmt: skip
         """A straight line."""
-        dashes = f' stroke-dasharray="{dash}"' if dash else ""
-        self._parts.append(
-            f'<line x1="{number(x0)}" y1="{number(y0)}" x2="{number(x1)}" y2="{number(y1)}" '
-            f'stroke="{stroke}" stroke-width="{number(width)}"{dashes}/>'
-        )
+        self._add("line", "", x1=x0, y1=y0, x2=x1, y2=y1, stroke=stroke, stroke_width=width,
+                  stroke_dasharray=dash)  # fmt: skip
 
     def path(
-        self, d: str, *, fill: str = "none", stroke: str = "none", width: float = 1, title: str = ""
-    ) -> None:
+        self, d: str, *, fill: str = "none", stroke: str = "none", width: float = 1, opacity: float = 1,
+        dash: str = "", title: str = "",
+    ) -> None:  # fmt: skip
         """A path given by its commands."""
-        self._parts.append(
-            f'<path d="{d}" fill="{fill}" stroke="{stroke}" stroke-width="{number(width)}" '
-            f'stroke-linejoin="round">{_title(title)}</path>'
-        )
+        self._add("path", _title(title), d=d, fill=fill, fill_opacity=opacity, stroke=stroke,
+                  stroke_width=width, stroke_linejoin="round", stroke_dasharray=dash)  # fmt: skip
 
     def circle(
         self, x: float, y: float, radius: float, *, fill: str, stroke: str, opacity: float = 1,
         title: str = "",
     ) -> None:  # fmt: skip
         """A dot with an optional tooltip."""
-        self._parts.append(
-            f'<circle cx="{number(x)}" cy="{number(y)}" r="{number(radius)}" fill="{fill}" '
-            f'fill-opacity="{number(opacity)}" stroke="{stroke}" stroke-width="1.5">{_title(title)}</circle>'
-        )
+        self._add("circle", _title(title), cx=x, cy=y, r=radius, fill=fill, fill_opacity=opacity,
+                  stroke=stroke, stroke_width=1.5)  # fmt: skip
 
     def text(
         self, x: float, y: float, text: str, *, size: float = 12, fill: str = INK, weight: int = 400,
         anchor: str = "start", halo: bool = False, turn: float = 0,
     ) -> None:  # fmt: skip
         """A line of text, `y` at its baseline; `halo` keeps it readable over lines; `turn` in degrees."""
-        extra = ""
-        if halo:
-            extra += f' stroke="{PAPER}" stroke-width="4" stroke-linejoin="round" paint-order="stroke"'
-        if turn:
-            extra += f' transform="rotate({number(turn)} {number(x)} {number(y)})"'
-        self._parts.append(
-            f'<text x="{number(x)}" y="{number(y)}" font-size="{number(size)}" font-weight="{weight}" '
-            f'fill="{fill}" text-anchor="{anchor}"{extra}>{escape(text)}</text>'
-        )
+        edge: dict[str, float | str] = {"stroke": PAPER, "stroke_width": 4, "stroke_linejoin": "round",
+                                        "paint_order": "stroke"} if halo else {}  # fmt: skip
+        self._add("text", escape(plain(text)), x=x, y=y, font_size=size, font_weight=weight, fill=fill,
+                  text_anchor=anchor, **edge,
+                  transform=f"rotate({number(turn)} {number(x)} {number(y)})" if turn else "")  # fmt: skip
 
     def arrow(self, x0: float, x1: float, y: float, width: float, *, fill: str, title: str = "") -> None:
         """A horizontal arrow from `x0` to `x1`, its shaft `width` pixels thick."""
-        way = 1.0 if x1 > x0 else -1.0
-        neck, half, tip = x1 - way * head_length(width), width / 2, width / 2 + 3.5
-        points = ((x0, y - half), (neck, y - half), (neck, y - tip), (x1, y), (neck, y + tip),
-                  (neck, y + half), (x0, y + half))  # fmt: skip
-        self.path(_polygon(points), fill=fill, title=title)
+        points = _arrow(x1 - x0, width, min(14.0, 6.0 + width * 0.35))
+        self.path(_polygon([(x0 + along, y + across) for along, across in points]), fill=fill, title=title)
 
     def down_arrow(self, x: float, y0: float, y1: float, width: float, *, fill: str, title: str = "") -> None:
         """A vertical arrow from `y0` down to `y1`, its shaft `width` pixels thick."""
-        half, tip = width / 2, width / 2 + 3.5
-        neck = y1 - min(head_length(width), (y1 - y0) * 0.6)
-        points = ((x - half, y0), (x - half, neck), (x - tip, neck), (x, y1), (x + tip, neck),
-                  (x + half, neck), (x + half, y0))  # fmt: skip
-        self.path(_polygon(points), fill=fill, title=title)
+        points = _arrow(y1 - y0, width, min(14.0, 6.0 + width * 0.35, (y1 - y0) * 0.6))
+        self.path(_polygon([(x + across, y0 + along) for along, across in points]), fill=fill, title=title)
 
     def swatches(self, x: float, y: float, entries: tuple[tuple[str, str], ...], size: float = 12) -> float:
         """A legend in one line: (colour, text) each; returns the x where it ends."""
@@ -116,19 +105,21 @@ class Canvas:
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {number(width)} {number(height)}" '
             f'width="{number(width)}" height="{number(height)}" role="img" font-family="{FONT}">'
-            f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
+            f"{_title(title)}<desc>{escape(plain(description))}</desc>"
             f'<rect width="100%" height="100%" fill="{PAPER}"/>' + "\n".join(self._parts) + "</svg>\n"
         )
 
 
-def head_length(width: float) -> float:
-    """Length of the head of an arrow whose shaft is `width` thick."""
-    return min(14.0, 6.0 + width * 0.35)
+def _arrow(length: float, width: float, head: float) -> list[tuple[float, float]]:
+    """Corners as (along, across) from the middle of the tail; a negative `length` points back."""
+    half, tip = width / 2, width / 2 + 3.5
+    neck = length - head if length > 0 else length + head
+    return [(0, -half), (neck, -half), (neck, -tip), (length, 0), (neck, tip), (neck, half), (0, half)]
 
 
-def _polygon(points: tuple[tuple[float, float], ...]) -> str:
+def _polygon(points: list[tuple[float, float]]) -> str:
     return "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points) + "Z"
 
 
 def _title(text: str) -> str:
-    return f"<title>{escape(text)}</title>" if text else ""
+    return f"<title>{escape(plain(text))}</title>" if text else ""

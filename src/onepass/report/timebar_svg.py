@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from onepass.fuse.plan import Plan
-from onepass.report.diagnosis import TimeSplit, split_time
-from onepass.report.svg import BLUE, INK, MUTED, VERMILION, Canvas
+from onepass.report.diagnosis import SPENT, split_time
+from onepass.report.svg import BLUE, INK, MUTED, PAPER, VERMILION, Canvas
 from onepass.report.units import seconds_text, share_text, text_width
 from onepass.runtime.trace import Trace
 
 _WIDTH, _LEFT, _BAR = 1000.0, 24.0, 952.0
 # Tints of the palette in `svg`, light enough for dark text.
 _KINDS = ("#a9d8f3", "#f3cd7c", "#7fcdb6", "#e4b9d0", "#F0E442", "#d3d9df")
-_SPENT = (
-    ("computing", BLUE, "#ffffff"), ("waiting for data", VERMILION, "#ffffff"),
-    ("launching", "#4b5563", "#ffffff"), ("not explained by the model", "#e2e6eb", INK),
-)  # fmt: skip
+_SPENT = dict(zip(
+    SPENT, ((BLUE, PAPER), (VERMILION, PAPER), ("#4b5563", PAPER), ("#e2e6eb", INK)), strict=True,
+))  # fmt: skip
+"""Fill and ink of each part."""
 
 
 def timebar_svg(before: Plan, after: Plan, before_trace: Trace | None, after_trace: Trace | None) -> str:
@@ -35,19 +35,17 @@ def timebar_svg(before: Plan, after: Plan, before_trace: Trace | None, after_tra
     tints = (_KINDS[min(i, len(_KINDS) - 1)] for i in range(len(order)))
     colours = dict(zip(order, tints, strict=True))
     canvas, y = Canvas(), 28.0
-    for name, kinds, split in sides:
+    for name, kinds, spent in sides:
         total = sum(kinds.values())
         canvas.text(_LEFT, y, f"{name}: {seconds_text(total)}", size=15, weight=650)
         scale = _BAR / longest
         ordered = {kind: kinds[kind] for kind in order if kind in kinds}
         _draw_bar(canvas, y + 10, 34, ordered, scale, {kind: (colours[kind], INK) for kind in ordered})
-        parts = (split.computing_s, split.waiting_s, split.launch_s, split.other_s)
-        spent = {label: part for (label, _, _), part in zip(_SPENT, parts, strict=True)}
-        _draw_bar(canvas, y + 48, 24, spent, scale, {label: (fill, ink) for label, fill, ink in _SPENT})
+        _draw_bar(canvas, y + 48, 24, spent, scale, _SPENT)
         y += 112
     canvas.swatches(_LEFT, y - 8, tuple((colours[kind], kind) for kind in order[: len(_KINDS)]))
     y += 24
-    x = canvas.swatches(_LEFT, y - 8, tuple((fill, label) for label, fill, _ in _SPENT))
+    x = canvas.swatches(_LEFT, y - 8, tuple((fill, label) for label, (fill, _) in _SPENT.items()))
     source = "measured" if before_trace and after_trace else "predicted"
     canvas.text(x, y - 8, f"Times are {source}.", size=12, fill=MUTED)
     return canvas.render(_WIDTH, y + 12, "Time before and after fusion", "; ".join(
@@ -91,12 +89,7 @@ def _by_kind(plan: Plan, trace: Trace | None) -> dict[str, float]:
     return {**top, "other": rest} if rest else top
 
 
-def _spent(plan: Plan, trace: Trace | None) -> TimeSplit:
+def _spent(plan: Plan, trace: Trace | None) -> dict[str, float]:
     seconds = _seconds(plan, trace)
     splits = [split_time(region.estimate, seconds[region.id]) for region in plan.regions]
-    return TimeSplit(
-        sum(split.computing_s for split in splits),
-        sum(split.waiting_s for split in splits),
-        sum(split.launch_s for split in splits),
-        sum(split.other_s for split in splits),
-    )
+    return {part: sum(split[part] for split in splits) for part in SPENT}

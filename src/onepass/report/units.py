@@ -8,6 +8,12 @@ from __future__ import annotations
 
 _NARROW = frozenset("ijl.,:;'|!()[]ftrI /-·")
 _WIDE = frozenset("mwMW@%×−→…⇄")
+_CONTROL = dict.fromkeys({*range(32), *range(127, 160)} - {ord("\n")})
+
+
+def plain(text: str) -> str:
+    """`text` without control characters except line ends: they steer terminals and are illegal in SVG."""
+    return text.translate(_CONTROL)
 
 
 def _scaled(value: float, units: tuple[str, ...], step: float) -> str:
@@ -23,8 +29,10 @@ def bytes_text(count: float) -> str:
     return _scaled(float(count), ("B", "kB", "MB", "GB", "TB"), 1000.0)
 
 
-def seconds_text(seconds: float) -> str:
-    """`1.23 ms`: from nanoseconds to seconds."""
+def seconds_text(seconds: float | None) -> str:
+    """`1.23 ms`: from nanoseconds to seconds; a dash for what was not measured."""
+    if seconds is None:
+        return "–"
     return _scaled(seconds * 1e9, ("ns", "µs", "ms", "s"), 1000.0)
 
 
@@ -33,8 +41,15 @@ def count_text(count: float, unit: str) -> str:
     return _scaled(float(count), (unit, f"k{unit}", f"M{unit}", f"G{unit}", f"T{unit}"), 1000.0)
 
 
-def share_text(share: float) -> str:
-    """`63 %`: a share of one; one decimal below 10 %."""
+def roof_text(value: float, unit: str) -> str:
+    """A measured limit in `flop/s`, `byte/s` or `s`."""
+    return seconds_text(value) if unit == "s" else count_text(value, unit.replace("byte", "B"))
+
+
+def share_text(share: float | None) -> str:
+    """`63 %`: a share of one; one decimal below 10 %; a dash for None."""
+    if share is None:
+        return "–"
     percent = 100.0 * share
     return f"{percent:.0f} %" if abs(percent) >= 9.95 or percent == 0 else f"{percent:.1f} %"
 

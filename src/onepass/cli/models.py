@@ -1,0 +1,225 @@
+"""The commands about one model: `onepass optimize`, `explain`, `why` and `bench`."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from onepass.cli.common import (
+    ExactOption,
+    FuseOption,
+    JsonOption,
+    ModelArgument,
+    ShapeOption,
+    ThreadsOption,
+    make_setup,
+    open_model,
+    progress,
+    reported,
+    screen,
+    show_json,
+)
+from onepass.compare.explanation import explain as explain_model
+from onepass.compare.fusion import run_fusion
+from onepass.compare.kernels import check_kernels, checks_json, checks_verdict
+from onepass.compare.race import run_race
+from onepass.core.errors import UserError
+from onepass.core.files import write_text
+from onepass.frontends.onnx_import import import_onnx
+from onepass.report.diagnosis import (
+    diagnosis_json,
+    diagnosis_table,
+    error_sentence,
+    node_json,
+    node_table,
+)
+from onepass.report.flow_svg import before_after_svg
+from onepass.report.ledger import decision_json, ledger_jsonl
+from onepass.report.ledger import why as why_edge
+from onepass.report.outcome import outcome_json, summary
+from onepass.report.terminal import table
+from onepass.report.units import bytes_text, seconds_text
+
+
+@reported
+def optimize(
+    model: ModelArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", show_default="onepass-out/NAME",
+                     help="Folder for the results; files of the same name in it are replaced."),
+    ] = None,
+    threads: ThreadsOption = None,
+    shape: ShapeOption = None,
+    fuse: FuseOption = "auto",
+    exact: ExactOption = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also judge each kernel alone, by what it read and wrote.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
+    """Fuse a model, prove that it is equal, and measure what that gains.
+
+    Compiles the model twice, op by op and fused, runs both in turns on the same inputs, and writes
+    `report.html` (open it in a browser), `before_after.svg` and `plan.jsonl` (every decision).
+
+    Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
+    """
+    with progress() as step:
+        step("reading the model")
+        opened = open_model(model, shape)
+        folder = output or Path("onepass-out") / opened.name
+        _check_folder(folder)
+        step("measuring the machine, unless that was done")
+        setup = make_setup(opened, threads, fuse, exact)
+        run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
+        checks = check_kernels(import_onnx(opened.loaded, opened.shapes), setup, run.inputs) if check else ()
+        step("writing the report")
+        before, after = run.unfused.plan, run.fused.plan
+        texts = {
+            folder / "report.html": run.html(),
+            folder / "before_after.svg": before_after_svg(before, after),
+            folder / "plan.jsonl": ledger_jsonl(after),
+        }
+        for path, text in texts.items():
+            write_text(path, text)
+    if as_json:
+        show_json(outcome_json(run.outcome) | ({"checks": checks_json(checks)} if check else {}))
+        return
+    show = screen()
+    show.print(summary(run.outcome))
+    show.say(*(checks_verdict(checks) if check else ()))
+    show.say(*(f"Code cache: {note}." for note in run.fused.cache_notes(("corrupt", "unwritable"))))
+    show.say("Written: " + ", ".join(map(str, texts)))
+
+
+def _check_folder(folder: Path) -> None:
+    """Fails before the work rather than after it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(
+            "the results cannot be written", where=str(folder), why=error.strerror or str(error),
+            remedy="name another folder with -o",
+        ) from error  # fmt: skip
+
+
+@reported
+def explain(
+    model: ModelArgument,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Only this node, in full.")] = None,
+    threads: ThreadsOption = None,
+    shape: ShapeOption = None,
+    fuse: FuseOption = "auto",
+    exact: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what holds each operator up, and where each value lives and why.
+
+    Runs the model op by op: for each op its operations, the bytes it must move and does move, what bounds
+    it (computing, a memory level, or launching), predicted and measured time, and what share that is of
+    the measured peak and of the bandwidth of the level that bounds it. Then the ledger: one decision for
+    each edge.
+
+    Example: `onepass explain zoo:vector_add`
+    """
+    with progress() as step:
+        step("reading the model")
+        opened = open_model(model, shape)
+        setup = make_setup(opened, threads, fuse, exact)
+        step("compiling and measuring")
+        found = explain_model(opened.loaded, setup, opened.shapes, measured=True)
+    if as_json:
+        ledger = [decision_json(decision) for decision in found.decisions]
+        data = diagnosis_json(found.rows) | {"decisions": ledger}
+        show_json(node_json(found.plan, found.rows, node) if node else {"model": opened.label, **data})
+        return
+    show = screen()
+    if node:
+        show.print(node_table(found.plan, found.rows, node))
+        return
+    show.print(diagnosis_table(found.rows))
+    show.say(error_sentence(found.rows), "")
+    cells = (
+        (d.home, d.producer or "model input", d.consumer or "model output", d.detail,
+         bytes_text(sum(d.saved_bytes.values())) if d.saved_bytes else "", seconds_text(d.seconds))
+        for d in found.decisions
+    )  # fmt: skip
+    show.print(table(["home", "from", "to", "why"], ["saves", "predicted"], cells))
+
+
+@reported
+def why(
+    model: ModelArgument,
+    a: Annotated[str, typer.Argument(metavar="A", help="A node or value of the model.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The node or value at the other end.")],
+    threads: ThreadsOption = None,
+    shape: ShapeOption = None,
+    fuse: FuseOption = "auto",
+    exact: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say in a sentence why the edge between two nodes is fused, or is not.
+
+    Example: `onepass why zoo:resnet50 /conv1/Conv /relu/Relu`
+    """
+    with progress() as step:
+        step("reading and planning the model")
+        opened = open_model(model, shape)
+        setup = make_setup(opened, threads, fuse, exact)
+        plan = setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
+    text = why_edge(plan, a, b)
+    if as_json:
+        found = [decision_json(d) for d in plan.decisions if {a, b} <= {d.producer, d.consumer, d.value}]
+        show_json({"model": opened.label, "a": a, "b": b, "answer": text, "decisions": found})
+        return
+    screen().say(text)
+
+
+@reported
+def bench(
+    model: ModelArgument,
+    against: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Peers: onnxruntime, openvino (float32), torch (eager).")
+    ] = "onnxruntime,openvino,torch",
+    threads: ThreadsOption = None,
+    shape: ShapeOption = None,
+    fuse: FuseOption = "auto",
+    exact: ExactOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a model here and on other runtimes, in turns, on the same inputs; say who wins.
+
+    Peers are not part of onepass; get them with `pip install 'onepass[peers]'`. Each gets the same
+    number of threads.
+
+    Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
+    """
+    with progress() as step:
+        step("reading the model")
+        opened = open_model(model, shape)
+        setup = make_setup(opened, threads, fuse, exact)
+        peers = [name.strip() for name in against.split(",") if name.strip()]
+        race = run_race(opened.label, opened.loaded, setup, opened.shapes, peers, step)
+    if as_json:
+        show_json({**asdict(race), "verdict": race.verdict()})
+        return
+    ours, *others = race.entrants
+    rows = [(ours.label, seconds_text(ours.min_s), seconds_text(ours.median_s), "", "")]
+    rows += [
+        (each.label, seconds_text(each.min_s), seconds_text(each.median_s),
+         f"{each.min_s / ours.min_s:.2f}x as fast", f"{each.relative_l2:.1e}")
+        for each in others
+    ]  # fmt: skip
+    title = f"{race.model} on {race.machine}, {race.threads} threads"
+    show = screen()
+    show.print(table([""], ["minimum", "median", "onepass is", "differs by"], rows, title))
+    show.say(*(f"{name} did not run: {reason}." for name, reason in race.missing.items()))
+    show.print(Text(race.verdict(), style="bold"))

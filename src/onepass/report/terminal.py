@@ -1,0 +1,50 @@
+"""Text on a terminal: a console that names from a model cannot steer, and tables on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Column, Table
+from rich.text import Text
+
+from onepass.report.units import plain
+
+
+class Terminal(Console):
+    """A console that leaves out control characters of what it is given: an escape sequence in the name of
+    an untrusted model's node could rewrite the screen. Raises BrokenPipeError when the reader is gone."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """As rich does, without control characters except rich's own."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+    def say(self, *lines: str) -> None:
+        """Each line as it is: no markup, no colour, wrapped by the terminal only."""
+        for line in lines:
+            self.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here; that is for the command line to decide."""
+        raise BrokenPipeError
+
+
+def table(
+    texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequence[str]], title: str = "",
+    caption: str = "",
+) -> Table:  # fmt: skip
+    """A table: columns `texts` are left-aligned and wrap, then `numbers`, right-aligned, which do not."""
+    columns = [Column(heading, overflow="fold") for heading in texts]
+    columns += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
+    made = Table(
+        *columns, title=Text(title) if title else None, title_justify="left", caption=caption or None,
+        caption_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),
+    )  # fmt: skip
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
