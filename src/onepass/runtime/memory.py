@@ -1,13 +1,12 @@
-"""Memory for arenas, constants and results: aligned, and on huge pages where the system has them.
+"""Memory for arenas, constants and results: aligned, and in large blocks.
 
-A model streams through its weights on every run. On pages of 4 KiB the processor looks up a new page every 64
-lines and its prefetcher stops at each border; on pages of 2 MiB neither happens.
+numpy asks the system for huge pages in a block of 4 MiB or more; a model streams through its weights on
+every run, so they lie side by side in one.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +17,6 @@ from onepass.core.errors import UserError
 from onepass.runtime.arena import ALIGNMENT, alignment_of
 
 Array = npt.NDArray[Any]
-HUGE_PAGE = 2 << 20
-"""Bytes of a huge page on x86-64, and on AArch64 with pages of 4 KiB."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -33,12 +30,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def allocate(size: int) -> Array:
     """`size` bytes and room to align them; raises UserError when there is not enough memory."""
     try:
-        if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            block = mmap.mmap(-1, size + HUGE_PAGE)
-            block.madvise(mmap.MADV_HUGEPAGE)
-            return np.frombuffer(block, np.uint8)
         return np.empty(size + alignment_of(size), np.uint8)
-    except (MemoryError, ValueError, OSError) as error:
+    except (MemoryError, ValueError) as error:
         raise UserError(
             f"not enough memory: the model needs {size:,} bytes in one piece",
             remedy="use a smaller batch or image size",
@@ -48,7 +41,7 @@ def allocate(size: int) -> Array:
 def place(raw: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """The aligned array inside `raw`, which it keeps alive."""
     size = math.prod(shape) * dtype.itemsize
-    skip = -raw.ctypes.data % (HUGE_PAGE if size >= HUGE_PAGE else alignment_of(size))
+    skip = -raw.ctypes.data % alignment_of(size)
     return raw[skip : skip + size].view(dtype).reshape(shape)
 
 
