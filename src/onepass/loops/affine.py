@@ -27,10 +27,6 @@ class Linear:
     const: int
     terms: tuple[tuple[Expr, int], ...]
 
-    def coefficient(self, name: str) -> int:
-        """The multiple of loop variable `name`."""
-        return next((c for atom, c in self.terms if isinstance(atom, Index) and atom.name == name), 0)
-
 
 def _combine(parts: list[tuple[Linear, int]]) -> Linear:
     const = 0
@@ -197,18 +193,20 @@ def to_expr(form: Linear) -> Expr:
     return add(total, form.const)
 
 
+def decide(op: str, low: int, high: int) -> bool | None:
+    """`x op 0` for every x in [low, high], None where it is not the same for all."""
+    always, never = {
+        "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0),
+        "gt": (low > 0, high <= 0), "ge": (low >= 0, high < 0),
+        "eq": (low == high == 0, low > 0 or high < 0), "ne": (low > 0 or high < 0, low == high == 0),
+    }[op]  # fmt: skip
+    return True if always else False if never else None
+
+
 def _compare(expr: Binary, ranges: Ranges) -> Expr:
     difference = _combine([(linear(expr.a, ranges), 1), (linear(expr.b, ranges), -1)])
     low, high = _linear_range(difference, ranges)
-    known: dict[str, bool | None] = {
-        "lt": True if high < 0 else False if low >= 0 else None,
-        "le": True if high <= 0 else False if low > 0 else None,
-        "gt": True if low > 0 else False if high <= 0 else None,
-        "ge": True if low >= 0 else False if high < 0 else None,
-        "eq": True if low == high == 0 else False if low > 0 or high < 0 else None,
-        "ne": False if low == high == 0 else True if low > 0 or high < 0 else None,
-    }
-    verdict = known[expr.op]
+    verdict = decide(expr.op, low, high)
     if verdict is not None:
         return Const(verdict, BOOL)
     coarse = _coarse(expr, difference, ranges)

@@ -9,26 +9,7 @@ from __future__ import annotations
 import math
 
 from onepass.core.dtypes import BOOL, I64
-from onepass.loops.ir import (
-    Alloc,
-    Binary,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Fma,
-    For,
-    If,
-    Index,
-    Kernel,
-    Load,
-    Prefetch,
-    Scalar,
-    Select,
-    Stmt,
-    Store,
-    Unary,
-)
+from onepass.loops import ir
 
 _INFIX: dict[str, tuple[str, int]] = {
     "eq": ("==", 1), "ne": ("!=", 1), "lt": ("<", 1), "le": ("<=", 1), "gt": (">", 1), "ge": (">=", 1),
@@ -39,59 +20,59 @@ _INFIX: dict[str, tuple[str, int]] = {
 _ATOM = 9
 
 
-def print_expr(expr: Expr) -> str:
+def print_expr(expr: ir.Expr) -> str:
     """One line of text."""
     return _expr(expr)[0]
 
 
-def print_kernel(kernel: Kernel) -> str:
+def print_kernel(kernel: ir.Kernel) -> str:
     """The whole kernel, a statement a line, two spaces a level, ending in a newline."""
     params = ", ".join(_buffer(buffer) for buffer in kernel.params)
     return "\n".join([f"kernel {kernel.name}({params}):", *_block(kernel.body, 1)]) + "\n"
 
 
-def _buffer(buffer: Buffer) -> str:
+def _buffer(buffer: ir.Buffer) -> str:
     return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}] {buffer.home}"
 
 
-def _block(body: tuple[Stmt, ...], depth: int) -> list[str]:
+def _block(body: tuple[ir.Stmt, ...], depth: int) -> list[str]:
     if not body:
         return ["  " * depth + "pass"]
     return [line for stmt in body for line in _stmt(stmt, depth)]
 
 
-def _stmt(stmt: Stmt, depth: int) -> list[str]:
+def _stmt(stmt: ir.Stmt, depth: int) -> list[str]:
     indent = "  " * depth
     match stmt:
-        case For():
+        case ir.For():
             return [f"{indent}{_for_head(stmt)}:", *_block(stmt.body, depth + 1)]
-        case Store():
+        case ir.Store():
             return [f"{indent}{_element(stmt.buffer, stmt.indices)} = {print_expr(stmt.value)}"]
-        case If():
+        case ir.If():
             return [f"{indent}if {print_expr(stmt.condition)}:", *_block(stmt.body, depth + 1)]
-        case Alloc():
+        case ir.Alloc():
             return [f"{indent}alloc {_buffer(stmt.buffer)}:", *_block(stmt.body, depth + 1)]
-        case Prefetch():
+        case ir.Prefetch():
             return [f"{indent}prefetch {_element(stmt.buffer, stmt.indices)}"]
         case _:
             raise TypeError(f"no statement of the loop IR: {stmt!r}")
 
 
-def _for_head(loop: For) -> str:
+def _for_head(loop: ir.For) -> str:
     bounds = [print_expr(loop.start), print_expr(loop.stop), str(loop.step)]
     if loop.step == 1:
         bounds.pop()
-        if loop.start == Const(0):
+        if loop.start == ir.Const(0):
             bounds.pop(0)
     mode = "" if loop.mode == "serial" else loop.mode + " "
     return f"{mode}for {loop.index} in range({', '.join(bounds)})"
 
 
-def _element(buffer: str, indices: tuple[Expr, ...]) -> str:
+def _element(buffer: str, indices: tuple[ir.Expr, ...]) -> str:
     return f"{buffer}[{', '.join(map(print_expr, indices))}]"
 
 
-def _literal(const: Const) -> str:
+def _literal(const: ir.Const) -> str:
     if const.dtype == BOOL:
         return "true" if const.value else "false"
     if const.dtype == I64:
@@ -100,43 +81,43 @@ def _literal(const: Const) -> str:
     return f"{_number(const.value)}{suffix}" if const.dtype.is_float else f"{const.value}{suffix}"
 
 
-def _number(value: Scalar) -> str:
+def _number(value: ir.Scalar) -> str:
     return repr(float(value)) if math.isfinite(value) else f"{float(value)}_"
 
 
-def _expr(expr: Expr) -> tuple[str, int]:
+def _expr(expr: ir.Expr) -> tuple[str, int]:
     """The text, and how tightly its outermost operator binds."""
     match expr:
-        case Const():
+        case ir.Const():
             return _literal(expr), _ATOM
-        case Index():
+        case ir.Index():
             return expr.name, _ATOM
-        case Load():
+        case ir.Load():
             text = _element(expr.buffer, expr.indices)
             return (text, _ATOM) if expr.fill is None else (f"{text[:-1]}; fill {_number(expr.fill)}]", _ATOM)
-        case Binary(op=op) if op in _INFIX:
+        case ir.Binary(op=op) if op in _INFIX:
             symbol, level = _INFIX[op]
             # Left-associative, and comparisons do not chain; floats do not reassociate.
             left = _operand(expr.a, level + (level == 1))
             return f"{left} {symbol} {_operand(expr.b, level + 1)}", level
-        case Unary():
+        case ir.Unary():
             return _call(expr.op, expr.x)
-        case Binary():
+        case ir.Binary():
             return _call(expr.op, expr.a, expr.b)
-        case Fma():
+        case ir.Fma():
             return _call("fma", expr.a, expr.b, expr.c)
-        case Select():
+        case ir.Select():
             return _call("select", expr.condition, expr.yes, expr.no)
-        case Cast():
+        case ir.Cast():
             return _call(expr.dtype.name, expr.x)
         case _:
             raise TypeError(f"no expression of the loop IR: {expr!r}")
 
 
-def _operand(expr: Expr, level: int) -> str:
+def _operand(expr: ir.Expr, level: int) -> str:
     text, own = _expr(expr)
     return text if own >= level else f"({text})"
 
 
-def _call(name: str, *operands: Expr) -> tuple[str, int]:
+def _call(name: str, *operands: ir.Expr) -> tuple[str, int]:
     return f"{name}({', '.join(map(print_expr, operands))})", _ATOM

@@ -2,7 +2,7 @@
 
 In: a `Kernel` and a `TargetDescription`. Out: text with one exported function,
 `void SYMBOL(ptr args, i64 worker, i64 workers)`: `args` is an array of pointers, one for each
-parameter in order, to memory aligned to 64 bytes that does not overlap. Each worker calls it once.
+parameter in order, to memory aligned to 16 bytes that does not overlap. Each worker calls it once.
 A statement outside of any parallel loop that writes to a parameter is run by worker 0 alone.
 """
 
@@ -65,7 +65,7 @@ class _Emitter(Statements):
 
     def _header(self, kernel: Kernel, symbol: str) -> list[str]:
         pointers = "".join(
-            f"ptr noalias align 64{'' if buffer.name in self.written else ' readonly'} %p{i}, "
+            f"ptr noalias align 16{'' if buffer.name in self.written else ' readonly'} %p{i}, "
             for i, buffer in enumerate(kernel.params)
         )
         out = [f"define void @{symbol}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{"]

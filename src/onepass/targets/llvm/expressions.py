@@ -12,20 +12,8 @@ from functools import lru_cache
 
 from onepass.core.dtypes import BOOL, I32, I64, DType
 from onepass.core.errors import InternalError
-from onepass.loops.ir import (
-    COMPARISONS,
-    Binary,
-    Buffer,
-    Cast,
-    Const,
-    Expr,
-    Fma,
-    Index,
-    Load,
-    Select,
-    Store,
-    Unary,
-)
+from onepass.loops import ir
+from onepass.loops.affine import decide
 from onepass.loops.walk import children
 from onepass.targets.llvm.address import Addressing, Form
 from onepass.targets.llvm.writer import constant, stored_type, type_of
@@ -47,7 +35,7 @@ def strides_of(shape: tuple[int, ...], unit: int) -> tuple[int, ...]:
 class Expressions(Addressing):
     """Adds the values of expressions; knows the buffers."""
 
-    buffers: dict[str, Buffer]
+    buffers: dict[str, ir.Buffer]
     roots: dict[str, str]  # pointer of each buffer in memory or cache
     written: frozenset[str]  # buffers that the kernel stores to
     registers: dict[str, list[str]]  # vectors (scalars) of each register buffer, row-major
@@ -59,13 +47,13 @@ class Expressions(Addressing):
         self.memo: dict[int, Value] = {}
         self._guard: Value | None = None
         self._facts: dict[tuple[str, int], bool] = {}
-        self._literals: dict[int, tuple[str, Expr]] = {}
+        self._literals: dict[int, tuple[str, ir.Expr]] = {}
         self._visit: dict[type, Callable[..., Value]] = {
-            Const: self._const, Index: self._index, Load: self._load, Unary: self._unary,
-            Binary: self._binary, Fma: self._fma, Select: self._select, Cast: self._cast,
+            ir.Const: self._const, ir.Index: self._index, ir.Load: self._load, ir.Unary: self._unary,
+            ir.Binary: self._binary, ir.Fma: self._fma, ir.Select: self._select, ir.Cast: self._cast,
         }  # fmt: skip
 
-    def value(self, expr: Expr) -> Value:
+    def value(self, expr: ir.Expr) -> Value:
         """The operand of `expr`; each subexpression object is evaluated once a statement."""
         found = self.memo.get(id(expr))
         if found is None:
@@ -73,7 +61,7 @@ class Expressions(Addressing):
             self.memo[id(expr)] = found
         return found
 
-    def evaluate(self, expr: Expr, hoisted: bool) -> str:
+    def evaluate(self, expr: ir.Expr, hoisted: bool) -> str:
         """The scalar operand of an expression without lanes; `hoisted`: outside statement and guard."""
         saved = self.memo, self._guard, self.vector
         if hoisted:
@@ -88,13 +76,13 @@ class Expressions(Addressing):
         """The operand of a value in a vector operation."""
         return value[0] if value[1] else self.splat(value[0], dtype, self.extent)
 
-    def _const(self, expr: Const) -> Value:
+    def _const(self, expr: ir.Const) -> Value:
         found = self._literals.get(id(expr))
         if found is None:
             found = self._literals[id(expr)] = (constant(expr.value, expr.dtype), expr)
         return found[0], False
 
-    def _index(self, expr: Index) -> Value:
+    def _index(self, expr: ir.Index) -> Value:
         name = expr.name
         if name == self.vector:
             lanes = ", ".join(f"i64 {lane}" for lane in range(self.extent))
@@ -110,17 +98,17 @@ class Expressions(Addressing):
             return self.spread(a, dtype), self.spread(b, dtype), self.extent
         return a[0], b[0], 0
 
-    def _unary(self, expr: Unary) -> Value:
+    def _unary(self, expr: ir.Unary) -> Value:
         operand, varies = self.value(expr.x)
         if expr.op == "not" and operand in ("true", "false"):
             return ("false" if operand == "true" else "true"), False
         return self.unary(expr.op, operand, expr.x.dtype, self.extent if varies else 0), varies
 
-    def _cast(self, expr: Cast) -> Value:
+    def _cast(self, expr: ir.Cast) -> Value:
         operand, varies = self.value(expr.x)
         return self.cast(operand, expr.x.dtype, expr.dtype, self.extent if varies else 0), varies
 
-    def _fma(self, expr: Fma) -> Value:
+    def _fma(self, expr: ir.Fma) -> Value:
         a, b, c = self.value(expr.a), self.value(expr.b), self.value(expr.c)
         dtype = expr.dtype
         if a[1] or b[1] or c[1]:
@@ -128,10 +116,10 @@ class Expressions(Addressing):
             return self.intrinsic("fma", dtype, self.extent, *operands), True
         return self.intrinsic("fma", dtype, 0, a[0], b[0], c[0]), False
 
-    def _binary(self, expr: Binary) -> Value:
+    def _binary(self, expr: ir.Binary) -> Value:
         dtype = expr.a.dtype
         if dtype is I64 or dtype == I64:
-            if expr.op in COMPARISONS:
+            if expr.op in ir.COMPARISONS:
                 if self._is_index(expr.a) and self._is_index(expr.b):
                     return self._index_comparison(expr)
             elif expr.op in _INDEX_OPS and self._is_index(expr):
@@ -142,11 +130,11 @@ class Expressions(Addressing):
         left, right, lanes = self._pair(a, b, dtype)
         return self.binary(expr.op, left, right, dtype, lanes), bool(lanes)
 
-    def _is_bare(self, form: Form, expr: Binary) -> bool:
+    def _is_bare(self, form: Form, expr: ir.Binary) -> bool:
         """Whether the form is one irreducible atom: `expr` itself, to be computed here."""
         return len(form.terms) == 1 and form.terms[0][0][0] in "#!"
 
-    def _index_comparison(self, expr: Binary) -> Value:
+    def _index_comparison(self, expr: ir.Binary) -> Value:
         """Compares a difference of indices with zero; decided here where the ranges allow."""
         const, form = self.resolve(self.form(expr, "compare", (expr.a, expr.b), (1, -1)))
         if self.varies(form):
@@ -154,7 +142,7 @@ class Expressions(Addressing):
             return self.compare(expr.op, left, right, I64, lanes), bool(lanes)
         span = form.lane * (self.extent - 1) if form.lane else 0
         low, high = form.low + const + min(span, 0), form.high + const + max(span, 0)
-        verdict = _decide(expr.op, low, high)
+        verdict = decide(expr.op, low, high)
         if verdict is not None:
             return ("true" if verdict else "false"), False
         if not form.lane:
@@ -169,18 +157,18 @@ class Expressions(Addressing):
             expr.op, self.splat(start, dtype, self.extent), f"<{steps}>", dtype, self.extent
         ), True
 
-    def _is_index(self, expr: Expr) -> bool:
+    def _is_index(self, expr: ir.Expr) -> bool:
         key = ("index", id(expr))
         found = self._facts.get(key)
         if found is None:
             match expr:
-                case Index():
+                case ir.Index():
                     found = True
-                case Const():
+                case ir.Const():
                     found = expr.dtype == I64
-                case Binary(op="floordiv" | "mod"):
-                    found = self._is_index(expr.a) and isinstance(expr.b, Const) and expr.b.value > 0
-                case Binary():
+                case ir.Binary(op="floordiv" | "mod"):
+                    found = self._is_index(expr.a) and isinstance(expr.b, ir.Const) and expr.b.value > 0
+                case ir.Binary():
                     found = expr.op in _INDEX_OPS and self._is_index(expr.a) and self._is_index(expr.b)
                 case _:
                     found = False
@@ -188,17 +176,17 @@ class Expressions(Addressing):
             self._alive.append(expr)
         return found
 
-    def _reads_memory(self, expr: Expr) -> bool:
+    def _reads_memory(self, expr: ir.Expr) -> bool:
         key = ("reads", id(expr))
         found = self._facts.get(key)
         if found is None:
-            found = isinstance(expr, Load) and self.buffers[expr.buffer].home != "register"
+            found = isinstance(expr, ir.Load) and self.buffers[expr.buffer].home != "register"
             found = found or any(self._reads_memory(operand) for operand in children(expr))
             self._facts[key] = found
             self._alive.append(expr)
         return found
 
-    def _select(self, expr: Select) -> Value:
+    def _select(self, expr: ir.Select) -> Value:
         condition = self.value(expr.condition)
         if condition[0][0] != "%":
             return self.value(expr.yes if "true" in condition[0] else expr.no)
@@ -213,7 +201,7 @@ class Expressions(Addressing):
             return self.select(condition[0], left, right, dtype, lanes), True
         return self.select(condition[0], yes[0], no[0], dtype, 0), False
 
-    def _arm(self, arm: Expr, condition: Value, negate: bool) -> Value:
+    def _arm(self, arm: ir.Expr, condition: Value, negate: bool) -> Value:
         if not self._reads_memory(arm):
             return self.value(arm)
         guard = condition
@@ -229,7 +217,7 @@ class Expressions(Addressing):
         self._guard, self.memo = saved, memo
         return out
 
-    def _load(self, expr: Load) -> Value:
+    def _load(self, expr: ir.Load) -> Value:
         buffer = self.buffers[expr.buffer]
         if buffer.home == "register":
             return self.load_register(expr, buffer)
@@ -245,11 +233,11 @@ class Expressions(Addressing):
             return self._load_vector(pointer, buffer, _alignment(form, const, size)), True
         return self._load_strided(buffer, form, const), True
 
-    def _read(self, buffer: Buffer, text: str) -> str:
+    def _read(self, buffer: ir.Buffer, text: str) -> str:
         """Writes a load; one that was done before is done again only where the buffer may have changed."""
         return self.fresh(text) if buffer.name in self.written else self.op(text)
 
-    def _load_scalar(self, pointer: str, buffer: Buffer) -> str:
+    def _load_scalar(self, pointer: str, buffer: ir.Buffer) -> str:
         dtype = buffer.dtype
         if self._guard is not None:
             guard = self._guard[0]
@@ -265,7 +253,7 @@ class Expressions(Addressing):
         self.zeros_bytes = max(self.zeros_bytes, size)
         return self.op(f"select i1 {guard}, ptr {pointer}, ptr {ZEROS}")
 
-    def _load_vector(self, pointer: str, buffer: Buffer, alignment: int) -> str:
+    def _load_vector(self, pointer: str, buffer: ir.Buffer, alignment: int) -> str:
         lanes, dtype = self.extent, buffer.dtype
         kind, guard = stored_type(dtype, lanes), self._guard
         if guard is not None and guard[1]:
@@ -281,7 +269,7 @@ class Expressions(Addressing):
             loaded = self._read(buffer, f"load {kind}, ptr {pointer}, align {alignment}")
         return self.op(f"icmp ne {kind} {loaded}, zeroinitializer") if dtype.kind == "bool" else loaded
 
-    def _load_strided(self, buffer: Buffer, form: Form, const: int) -> str:
+    def _load_strided(self, buffer: ir.Buffer, form: Form, const: int) -> str:
         dtype, out = buffer.dtype, []
         stride = form.lane // dtype.size_bytes
         root = self.roots[buffer.name]
@@ -292,7 +280,7 @@ class Expressions(Addressing):
             out.append(self.at_lane(lane, lambda p=pointer: self._load_scalar(p, buffer)))  # type: ignore[misc]
         return self.gather(out, dtype)
 
-    def _load_interleaved(self, buffer: Buffer, form: Form, const: int, stride: int) -> str:
+    def _load_interleaved(self, buffer: ir.Buffer, form: Form, const: int, stride: int) -> str:
         """A small stride: whole vectors between the first and last element read, then shuffles."""
         root, dtype = self.roots[buffer.name], buffer.dtype
         lanes, step = self.extent, abs(stride)
@@ -329,7 +317,7 @@ class Expressions(Addressing):
         self.vector, self._guard, self.memo = name, guard, memo
         return out
 
-    def register_slot(self, owner: Load | Store, buffer: Buffer) -> tuple[int, int, int]:
+    def register_slot(self, owner: ir.Load | ir.Store, buffer: ir.Buffer) -> tuple[int, int, int]:
         """Which vector of a register buffer, its element at lane 0, and elements a lane."""
         lead = owner.indices[:-1]
         row, rows = self.resolve(self.form(owner, "lead", lead, strides_of(buffer.shape[:-1], 1)))
@@ -338,7 +326,7 @@ class Expressions(Addressing):
             raise InternalError("emit", f"register buffer '{buffer.name}' has an index that is not a literal")
         return row, at, last.lane
 
-    def load_register(self, expr: Load, buffer: Buffer) -> Value:
+    def load_register(self, expr: ir.Load, buffer: ir.Buffer) -> Value:
         """Elements of a register buffer: the whole vector, some of its lanes, or one."""
         row, at, step = self.register_slot(expr, buffer)
         vector = self.registers[buffer.name][row]
@@ -356,20 +344,9 @@ class Expressions(Addressing):
         return self.op(f"shufflevector {kind} {vector}, {kind} poison, <{self.extent} x i32> <{mask}>"), True
 
 
-def _decide(op: str, low: int, high: int) -> bool | None:
-    """`x op 0` for every x in [low, high], if it is the same for all."""
-    known: dict[str, tuple[bool, bool]] = {
-        "lt": (high < 0, low >= 0), "le": (high <= 0, low > 0),
-        "gt": (low > 0, high <= 0), "ge": (low >= 0, high < 0),
-        "eq": (low == high == 0, low > 0 or high < 0), "ne": (low > 0 or high < 0, low == high == 0),
-    }  # fmt: skip
-    yes, no = known[op]
-    return True if yes else False if no else None
-
-
 def _alignment(form: Form, const: int, size: int) -> int:
-    """What the address is provably a multiple of: buffers start at multiples of 64."""
-    bits = const | 64
+    """What the address is provably a multiple of: buffers start at multiples of 16, as numpy's do."""
+    bits = const | 16
     for _, c in form.terms:
         bits |= c
     return max(bits & -bits, size)
