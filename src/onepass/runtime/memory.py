@@ -46,14 +46,14 @@ def place(raw: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def is_readable(array: Array) -> bool:
-    """Whether kernels can read it in place: dense, and on a cache line."""
-    return array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    """Whether kernels can read it in place: dense, and on 16 bytes, where the C library puts every array."""
+    return array.flags.c_contiguous and array.ctypes.data % 16 == 0
 
 
 def gather(constants: Mapping[str, Array]) -> dict[str, Array]:
     """The constants as kernels read them: those made here side by side in one block.
 
-    An array that lies in a mapped file stays there, unless it starts off a cache line.
+    An array that lies in a mapped file stays there, unless it starts off 16 bytes.
     """
     made = {name: array for name, array in constants.items() if array.base is None or not is_readable(array)}
     sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in made.values()]
