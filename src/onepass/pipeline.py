@@ -27,10 +27,7 @@ from onepass.fuse.layouts import assign_layouts
 from onepass.fuse.plan import Plan
 from onepass.fuse.planner import FuseMode, make_plan
 from onepass.graph.ir import Graph
-from onepass.graph.passes.constants import fold_constants
-from onepass.graph.passes.dead import drop_dead_nodes
-from onepass.graph.passes.splits import split_to_slices
-from onepass.graph.passes.views import simplify_views
+from onepass.graph.passes import drop_dead_nodes, fold_constants, simplify_views, split_to_slices
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
 from onepass.ops.opdef import Array

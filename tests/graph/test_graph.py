@@ -1,4 +1,4 @@
-"""The graph's own tools: text form, verifier, interpreter and passes, on graphs written by hand."""
+"""The graph's own tools: verifier, interpreter and passes, on graphs written by hand."""
 
 import tracemalloc
 from dataclasses import replace
@@ -6,17 +6,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_layers import f32, i64, model, node
+from small_layers import f32
 
 import onepass.ops.registry  # noqa: F401  (defines the ops)
 from onepass.core.dtypes import F16, F32, I64
 from onepass.core.errors import InternalError, ShapeError
 from onepass.core.tensor import TensorType
-from onepass.frontends.onnx_import import import_onnx
 from onepass.graph.interpret import evaluate, frozen
 from onepass.graph.ir import Graph, Node
-from onepass.graph.passes import drop_dead_nodes, fold_constants, merge_common_subexpressions, simplify_views
-from onepass.graph.printer import print_graph
+from onepass.graph.passes import drop_dead_nodes, fold_constants, simplify_views
 from onepass.graph.verify import verify
 
 
@@ -40,27 +38,6 @@ def make(op, inputs, output, **attrs):
 
 def ops(graph):
     return [one.op for one in graph.nodes]
-
-
-def test_text_form():
-    nodes = [
-        node("MatMul", "x w", "h"), node("Add", "h b", "a"), node("Relu", "a", "r"), node("Reshape",
-            "r to", "y"),
-    ]  # fmt: skip
-    constants = {"w": f32(1, 3, 4), "b": np.array([1, 0.5, -2, 0], np.float32), "to": i64(-1)}
-    graph = import_onnx(model(nodes, {"x": f32(2, 2, 3)}, {"y": np.float32}, constants))
-    assert (
-        print_graph(graph)
-        == """\
-graph small(x: float32[2,3]) -> (y)
-  w: float32[3,4] constant
-  b: float32[4] constant [1.0, 0.5, -2.0, 0.0]
-  h: float32[2,4] = matmul(x, w)  # 'MatMul_h' MatMul
-  a: float32[2,4] = add(h, b)  # 'Add_a' Add
-  r: float32[2,4] = relu(a)  # 'Relu_r' Relu
-  y: float32[8] = reshape(r) {shape=[8]}  # 'Reshape_y' Reshape
-"""
-    )
 
 
 GOOD = graph_of([make("add", "x w", "a"), make("relu", "a", "y")], constants={"w": f32(1, 3)})
@@ -180,22 +157,3 @@ def test_a_transpose_of_unit_axes_is_no_work():
     nodes = [make("reshape", "x", "a", shape=(1, 1, 6)), make("transpose", "a", "t", perm=(1, 0, 2)),
              make("relu", "t", "y")]  # fmt: skip
     assert ops(simplify_views(graph_of(nodes))) == ["reshape", "relu"]
-
-
-def test_equal_nodes_merge_but_outputs_stay():
-    nodes = [make("exp", "x", "a"), make("exp", "x", "b"), make("add", "a b", "c"), make("add", "b a", "d"),
-             make("mul", "c d", "y"), make("exp", "x", "z")]  # fmt: skip
-    merged = merge_common_subexpressions(graph_of(nodes, outputs=("y", "z")))
-    verify(merged)
-    assert ops(merged) == ["exp", "add", "mul", "exp"]
-    assert merged.nodes[1].inputs == ("a", "a")
-
-
-def test_attributes_of_another_sign_or_type_do_not_merge():
-    nodes = [
-        make("leaky_relu", "x", "a", alpha=0.0),
-        make("leaky_relu", "x", "b", alpha=-0.0),
-        make("add", "a b", "y"),
-    ]
-    graph = graph_of(nodes)
-    assert merge_common_subexpressions(graph) is graph

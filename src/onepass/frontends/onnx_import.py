@@ -27,7 +27,7 @@ from onepass.frontends.onnx_spelling import SPELLINGS, row_of
 from onepass.frontends.onnx_tensors import dtype_name, dtype_of
 from onepass.graph.interpret import frozen
 from onepass.graph.ir import Graph, Node
-from onepass.graph.passes.dead import drop_dead_nodes
+from onepass.graph.passes import drop_dead_nodes
 from onepass.ops.registry import OPS
 
 

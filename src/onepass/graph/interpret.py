@@ -60,28 +60,19 @@ def evaluate(
     Raises `ShapeError` for a missing input, a wrong shape or a wrong dtype.
     """
     values = {name: _widen(_checked(graph, name, inputs), dtype) for name in graph.inputs}
-    uses = _use_counts(graph)
-    kept = set(graph.outputs) | set(keep)
+    last = {name: node for node in graph.nodes for name in (*node.inputs, *node.outputs)}
+    kept = {*graph.outputs, *keep}
+
+    def value(name: str) -> Array:
+        return values[name] if name in values else _widen(graph.constants[name], dtype)
+
     for node in graph.nodes:
-        arguments = [_argument(graph, values, name, dtype) for name in node.inputs]
+        arguments = [value(name) if name else None for name in node.inputs]
         values.update(_run(graph, node, arguments, dtype))
-        for name in (*node.inputs, *node.outputs):
-            if name in values and name not in kept:
-                uses[name] -= name in node.inputs
-                if uses[name] <= 0:
-                    values.pop(name, None)
-    found = {name: _argument(graph, values, name, dtype) for name in (*graph.outputs, *keep)}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _use_counts(graph: Graph) -> dict[str, int]:
-    """How many input slots read each value."""
-    counts = dict.fromkeys(graph.types, 0)
-    for node in graph.nodes:
-        for name in node.inputs:
-            if name:
-                counts[name] += 1
-    return counts
+        for name in {*node.inputs, *node.outputs} - kept:
+            if last[name] is node:
+                values.pop(name, None)
+    return {name: value(name) for name in (*graph.outputs, *keep)}
 
 
 def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
@@ -98,15 +89,6 @@ def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
 def _widen(array: Array, dtype: type[np.float64] | None) -> Array:
     """`array` in `dtype` where it holds floats."""
     return array.astype(dtype) if dtype is not None and array.dtype.kind == "f" else array
-
-
-def _argument(
-    graph: Graph, values: Mapping[str, Array], name: str, dtype: type[np.float64] | None
-) -> Array | None:
-    """The value `name`, None for an input left out."""
-    if not name:
-        return None
-    return values[name] if name in values else _widen(graph.constants[name], dtype)
 
 
 def _run(
