@@ -4,8 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from op_adapted import check_adapted, close, lowered, normal
-from op_checks import check
+from op_checks import check, close, lowered, normal
 
 from onepass.core.errors import ShapeError
 from onepass.loops.build import idx
@@ -195,7 +194,3 @@ def test_float16_sums_in_float32():
 def test_reference_keeps_float64():
     x, w = normal(1, 2, 5, 5).astype(float), normal(3, 2, 3, 3).astype(float)
     assert OPS["conv"].reference((x, w), {})[0].dtype == np.float64
-
-
-def test_onnx_cases():
-    assert check_adapted({"Conv", "ConvTranspose", "MatMul", "Gemm"}) > 25

@@ -1,18 +1,14 @@
-"""Softmax and normalisations: ONNX's cases, dtypes, ranks, special values, cancellation."""
+"""Softmax and normalisations: dtypes, ranks, special values, cancellation."""
 
 import numpy as np
 import pytest
-from op_checks import check, check_onnx_cases, run
+from op_checks import check, run
 
 from onepass.core.dtypes import F32
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import TensorType
 from onepass.ops.registry import OPS
 
-ONNX = [
-    "Softmax", "LogSoftmax", "BatchNormalization", "InstanceNormalization", "GroupNormalization",
-    "LayerNormalization", "RMSNormalization", "LpNormalization", "MeanVarianceNormalization", "LRN",
-]  # fmt: skip
 FLOATS = ["float16", "float32", "float64"]
 
 
@@ -20,16 +16,12 @@ def data(shape, dtype="float32", seed=0):
     return np.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
 
 
-def test_onnx_cases():
-    assert check_onnx_cases(ONNX) > 60
-
-
 @pytest.mark.parametrize("op", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_softmax(op, dtype, axis):
-    check(op, [5 * data((3, 4, 7), dtype)], {"axis": axis}, reduction_length=7)
-    check(op, [data((3,), dtype)], {"axis": 0}, reduction_length=3)
+    check(op, [5 * data((3, 4, 7), dtype)], {"axis": axis}, terms=7)
+    check(op, [data((3,), dtype)], {"axis": 0}, terms=3)
     for shape in ((0, 4, 2), (3, 0, 2), (3, 4, 0)):
         check(op, [data(shape, dtype)], {"axis": axis})
 
@@ -39,7 +31,7 @@ def test_softmax(op, dtype, axis):
     "row", [[np.nan, 1], [np.inf, 1], [-np.inf, 1], [-np.inf, -np.inf], [1e4, 1e4], [-1e38, 3e38]]
 )
 def test_softmax_specials(op, row):
-    check(op, [np.float32([row])], reduction_length=2)
+    check(op, [np.float32([row])], terms=2)
 
 
 def test_softmax_stages():
@@ -80,10 +72,10 @@ def test_batch_normalization_of_half_with_float_statistics():
 def test_instance_and_group_normalization(dtype, spatial):
     inputs = [data((2, 6, *spatial), dtype), data((6,), dtype, 1), data((6,), dtype, 2)]
     if spatial:
-        check("instance_normalization", inputs, reduction_length=20)
+        check("instance_normalization", inputs, terms=20)
     for groups in (1, 2, 3, 6):
         if spatial or groups < 6:
-            check("group_normalization", inputs, {"num_groups": groups}, reduction_length=120)
+            check("group_normalization", inputs, {"num_groups": groups}, terms=120)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -92,12 +84,12 @@ def test_layer_and_rms_normalization(dtype, axis):
     x = data((3, 4, 6), dtype)
     shape = x.shape[axis % 3 :]
     for op in ("layer_normalization", "rms_normalization"):
-        check(op, [x, data(shape, dtype, 1)], {"axis": axis}, reduction_length=72)
+        check(op, [x, data(shape, dtype, 1)], {"axis": axis}, terms=72)
     check(
         "layer_normalization",
         [x, data(shape, dtype, 1), data((6,), dtype, 2)],
         {"axis": axis},
-        reduction_length=72,
+        terms=72,
     )
     check("layer_normalization", [x[:0], data((6,), dtype, 1)])
 
@@ -115,22 +107,16 @@ def test_specials_stay_in_their_row():
     x = data((4, 8))
     x[0, 0], x[1, 3], x[2] = np.nan, np.inf, 0
     for op in ("layer_normalization", "rms_normalization"):
-        assert np.isfinite(check(op, [x, np.ones(8, np.float32)], reduction_length=8)[2:]).all()
-    assert not check("lp_normalization", [x])[2].any()
+        assert np.isfinite(check(op, [x, np.ones(8, np.float32)], terms=8)[2:]).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_lp_and_mean_variance_normalization_and_lrn(dtype):
+def test_lrn(dtype):
     x = data((2, 5, 4, 3), dtype)
-    for p in (1, 2):
-        for axis in (0, 1, -1):
-            check("lp_normalization", [x], {"p": p, "axis": axis}, reduction_length=5)
-    check("mean_variance_normalization", [x], reduction_length=24)
-    check("mean_variance_normalization", [x], {"axes": (1, 2)}, reduction_length=20)
     for size in (1, 2, 3, 5, 8):
         for beta in (0.75, 0.5):
             attrs = {"size": size, "alpha": 0.1, "beta": beta, "bias": 2.0}
-            check("lrn", [x], attrs, reduction_length=size)
+            check("lrn", [x], attrs, terms=size)
 
 
 def test_shapes_that_do_not_fit_are_the_users_error():
@@ -141,5 +127,3 @@ def test_shapes_that_do_not_fit_are_the_users_error():
         OPS["group_normalization"].lower([x, vector, vector], {"num_groups": 2})
     with pytest.raises(ShapeError, match="broadcast"):
         OPS["layer_normalization"].lower([x, vector], {})
-    with pytest.raises(ShapeError, match="p = 3"):
-        OPS["lp_normalization"].lower([x], {"p": 3})

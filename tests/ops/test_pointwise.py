@@ -1,8 +1,8 @@
-"""Elementwise ops: ONNX's cases, dtypes, broadcasting, special values, integer rules."""
+"""Elementwise ops: dtypes, broadcasting, special values, integer rules."""
 
 import numpy as np
 import pytest
-from op_checks import check, check_onnx_cases, run
+from op_checks import check, run
 
 from onepass.core.dtypes import F32
 from onepass.core.errors import ShapeError
@@ -15,16 +15,6 @@ REAL_UNARY = [
     "reciprocal", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
     "identity",
 ]  # fmt: skip
-ONNX_UNARY = [
-    "Abs", "Neg", "Sqrt", "Exp", "Log", "Floor", "Ceil", "Round", "Sign", "Erf", "IsNaN", "IsInf",
-    "Reciprocal", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh",
-    "Identity", "Not", "BitwiseNot", "Cast",
-]  # fmt: skip
-ONNX_BINARY = [
-    "Add", "Sub", "Mul", "Div", "Mod", "Pow", "Max", "Min", "Sum", "Mean", "And", "Or", "Xor",
-    "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift", "Equal", "Greater", "GreaterOrEqual", "Less",
-    "LessOrEqual", "Where",
-]  # fmt: skip
 PAIRS = [
     ((2, 3, 4), (2, 3, 4)),
     ((2, 3, 4), (4,)),
@@ -33,10 +23,6 @@ PAIRS = [
     ((0, 3), (1, 3)),
     ((1,), (1, 0)),
 ]
-
-
-def test_onnx_cases():
-    assert check_onnx_cases(ONNX_UNARY) + check_onnx_cases(ONNX_BINARY) > 250
 
 
 @pytest.mark.parametrize("op", REAL_UNARY)
@@ -89,12 +75,6 @@ def test_pow_takes_the_type_of_the_base():
     assert check("pow", [base, np.float32([0.5, 2, 2, 2.5, 2])]).tolist() == [1, 1, 1, 15, 4]
     assert check("pow", [np.float32([2, -8, 0]), np.array([3, 3, 0], np.int64)]).tolist() == [8, -512, 1]
     check("pow", [np.abs(SPECIALS[1:, None]), SPECIALS[1:]])
-
-
-def test_bit_shift_past_the_width_gives_zero():
-    x, by = np.array([1, 255, 128], np.uint8), np.array([7, 8, 1], np.uint8)
-    assert check("bit_shift", [x, by], {"direction": "LEFT"}).tolist() == [128, 0, 0]
-    assert check("bit_shift", [x, by], {"direction": "RIGHT"}).tolist() == [0, 0, 64]
 
 
 @pytest.mark.parametrize("op", ["and", "or", "xor", "equal"])

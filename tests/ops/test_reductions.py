@@ -1,28 +1,20 @@
-"""Reductions: ONNX's cases, every choice of axes, dtypes, emptiness, NaN and infinities."""
+"""Reductions: every choice of axes, dtypes, emptiness, NaN and infinities."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from op_checks import check, check_onnx_cases, run
+from op_checks import check, run
 
 from onepass.core.dtypes import F32
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import TensorType
 from onepass.ops.registry import OPS
 
-ONNX = [
-    "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceL1",
-    "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ArgMax", "ArgMin", "CumSum",
-]  # fmt: skip
 REDUCE = [
     "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod", "reduce_sum_square",
-    "reduce_l1", "reduce_l2", "reduce_log_sum", "reduce_log_sum_exp",
+    "reduce_l1", "reduce_l2",
 ]  # fmt: skip
-
-
-def test_onnx_cases():
-    assert check_onnx_cases(ONNX) > 120
 
 
 @pytest.mark.parametrize("op", REDUCE)
@@ -31,21 +23,21 @@ def test_onnx_cases():
 def test_any_axes(op, axes, keepdims, noop):
     x = np.random.default_rng(len(axes)).uniform(0.5, 2, (2, 3, 4)).astype(np.float32)
     attrs = {"axes": tuple(axes) or None, "keepdims": int(keepdims), "noop_with_empty_axes": int(noop)}
-    check(op, [x], attrs, reduction_length=24)
+    check(op, [x], attrs, terms=24)
 
 
 @pytest.mark.parametrize("op", REDUCE)
 @pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
 def test_dtypes(op, dtype):
     x = np.random.default_rng(3).integers(1, 5, (3, 5)).astype(dtype)
-    check(op, [x], {"axes": (1,)}, reduction_length=5)
-    check(op, [x], {"keepdims": 0}, reduction_length=15)
-    check(op, [x[0, 0]], {}, reduction_length=1)
+    check(op, [x], {"axes": (1,)}, terms=5)
+    check(op, [x], {"keepdims": 0}, terms=15)
+    check(op, [x[0, 0]], {}, terms=1)
 
 
 @pytest.mark.parametrize("op, value", [("reduce_sum", 0), ("reduce_prod", 1), ("reduce_max", -np.inf),
-                                       ("reduce_min", np.inf), ("reduce_l2", 0), ("reduce_log_sum", -np.inf),
-                                       ("reduce_log_sum_exp", -np.inf), ("reduce_mean", np.nan)])  # fmt: skip
+                                       ("reduce_min", np.inf), ("reduce_l2", 0),
+                                       ("reduce_mean", np.nan)])  # fmt: skip
 def test_nothing_reduced(op, value):
     y = check(op, [np.empty((2, 0, 3), np.float32)], {"axes": (1,), "keepdims": 0})
     assert np.array_equal(y, np.full((2, 3), value, np.float32), equal_nan=True)
@@ -72,13 +64,7 @@ def test_integer_mean_truncates_and_sums_wrap():
 @pytest.mark.parametrize("row", [[1, np.nan, 2], [np.inf, 1, 2], [-np.inf, 1, 2],
                                  [np.inf, -np.inf, 0], [-np.inf] * 3, [-0.0] * 3])  # fmt: skip
 def test_specials(op, row):
-    check(op, [np.float32([row])], {"axes": (1,)}, reduction_length=3)
-
-
-def test_log_sum_exp_does_not_overflow():
-    assert check("reduce_log_sum_exp", [np.float32([1000, 1000])], {"keepdims": 0}) == np.float32(
-        1000 + np.log(2)
-    )
+    check(op, [np.float32([row])], {"axes": (1,)}, terms=3)
 
 
 @pytest.mark.parametrize("op", ["arg_max", "arg_min"])
@@ -91,16 +77,6 @@ def test_arg_takes_first_or_last_and_nan_wins(op, last, axis):
     assert check(op, [np.float32([[1, np.nan, 0, np.nan]])], {**attrs, "axis": 1}).tolist() == [
         3 if last else 1
     ]
-
-
-@pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
-@pytest.mark.parametrize(
-    "attrs", [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}], ids=str
-)
-def test_cum_sum(attrs, dtype):
-    x = np.random.default_rng(5).integers(-4, 5, (3, 7)).astype(dtype)
-    for axis in (0, 1, -1):
-        check("cum_sum", [x], {**attrs, "axis": axis}, reduction_length=7)
 
 
 def test_stage_axes_keep_their_dimension():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_layout import axes_of
@@ -15,21 +14,6 @@ def plain(op: str) -> Converter:
 
     def convert(site: Site) -> None:
         site.emit(op, site.inputs, site.attrs)
-
-    return convert
-
-
-def parameters(op: str, names: Mapping[int, str], scalar: bool = True) -> Converter:
-    """A converter that turns the inputs at these positions (the last ones) into attributes of these names."""
-
-    def convert(site: Site) -> None:
-        attrs = dict(site.attrs)
-        for position, name in names.items():
-            values = site.ints(position, name)
-            if values is not None:
-                attrs[name] = values[0] if scalar else values
-        kept = tuple(value for position, value in enumerate(site.inputs) if position not in names)
-        site.emit(op, kept, attrs)
 
     return convert
 

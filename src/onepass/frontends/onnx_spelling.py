@@ -16,7 +16,6 @@ from onepass.frontends.onnx_convert import (
     convert_group_normalization_18,
     convert_variadic,
     flattened_softmax,
-    parameters,
     plain,
     reduction,
 )
@@ -30,25 +29,21 @@ Versions = tuple[tuple[int, Row], ...]
 
 # Ops that differ in spelling only.
 _PLAIN = """
-Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Celu
-Cos Cosh DepthToSpace Div Elu Equal Erf Exp Floor GatherElements GatherND Gelu Gemm GlobalAveragePool
-GlobalMaxPool Greater GreaterOrEqual HardSigmoid HardSwish InstanceNormalization IsInf IsNaN LRN
-LayerNormalization LeakyRelu Less LessOrEqual Log MatMul MeanVarianceNormalization Mish Mod Mul Neg Not Or
-PRelu Pow RMSNormalization Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign
-SpaceToDepth Sqrt Sub Tan Tanh ThresholdedRelu Where Xor
+Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Ceil Cos Cosh
+DepthToSpace Div Elu Equal Erf Exp Floor GatherElements Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+GreaterOrEqual HardSigmoid HardSwish InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu
+Less LessOrEqual Log MatMul Mish Mod Mul Neg Not Or PRelu Pow RMSNormalization Reciprocal Relu Round Selu
+Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Tan Tanh Where Xor
 """
-_AXIS = "Concat Gather ArgMax ArgMin LpNormalization"
+_AXIS = "Concat Gather ArgMax ArgMin"
 _POOLS = "MaxPool AveragePool"
 _VARIADIC = "Sum Max Min Mean"
-_REDUCTIONS = """
-ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum
-ReduceLogSumExp
-"""
-_IRREGULAR = {"MatMul": "matmul", "PRelu": "prelu", "LRN": "lrn", "IsNaN": "is_nan", "GatherND": "gather_nd"}
+_REDUCTIONS = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"
+_IRREGULAR = {"MatMul": "matmul", "PRelu": "prelu", "LRN": "lrn", "IsNaN": "is_nan"}
 
 
 def snake(op_type: str) -> str:
-    """The name here of an op that ONNX calls `op_type`: `ReduceLogSumExp` is `reduce_log_sum_exp`."""
+    """The name here of an op that ONNX calls `op_type`: `ReduceSumSquare` is `reduce_sum_square`."""
     return (
         _IRREGULAR.get(op_type)
         or re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", op_type).lower()
@@ -80,10 +75,6 @@ SPELLINGS: dict[str, Versions] = {
         (18, ("group_normalization", convert_group_normalization_18)),
         (21, ("group_normalization", plain("group_normalization"))),
     ),
-    "CumSum": ((1, ("cum_sum", parameters("cum_sum", {1: "axis"}))),),
-    "Trilu": ((1, ("trilu", parameters("trilu", {1: "k"}))),),
-    "TopK": ((1, ("top_k", plain("top_k"))), (10, ("top_k", parameters("top_k", {1: "k"})))),
-    "OneHot": ((1, ("one_hot", parameters("one_hot", {1: "depth"}))),),
     "Reshape": ((1, ("reshape", layout.convert_reshape)),),
     "Flatten": ((1, ("reshape", layout.convert_flatten)),),
     "Squeeze": ((1, ("reshape", layout.convert_squeeze)),),

@@ -14,7 +14,7 @@ operations are counted in the body: nothing about an op is written down twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -78,24 +78,21 @@ Reference = Callable[[Sequence[Array | None], Attrs], tuple[Array, ...]]
 class OpDef:
     """An op. `reference` computes in the precision of the arrays it is given (float64: the oracle).
 
-    `doc` is one sentence for people. `view` ops only rename the elements of a dense tensor
-    (reshape): they need no kernel where input and output are plain row-major.
+    `view` ops only rename the elements of a dense tensor (reshape): they need no kernel where input and
+    output are plain row-major.
     """
 
     name: str
     lower: Lower
     reference: Reference
-    doc: str
     view: bool = False
-    tags: frozenset[str] = field(default_factory=frozenset)
 
 
 OPS: dict[str, OpDef] = {}
 
 
-def define(op: OpDef) -> OpDef:
-    """Registers `op` under its name; each name once."""
-    if op.name in OPS:
-        raise ValueError(f"op '{op.name}' is defined twice")
-    OPS[op.name] = op
-    return op
+def define(name: str, lower: Lower, reference: Reference, view: bool = False) -> None:
+    """Registers an op under its name; each name once."""
+    if name in OPS:
+        raise ValueError(f"op '{name}' is defined twice")
+    OPS[name] = OpDef(name, lower, reference, view)

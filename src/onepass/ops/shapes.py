@@ -1,4 +1,4 @@
-"""What every family of ops needs to write its stages: axes, broadcast loads, attributes.
+"""What every family of ops needs to write its stages: axes, broadcast loads, attributes, references.
 
 In: input types and attributes as an importer gives them. Out: axes and expressions for `Compute`
 stages, or a `ShapeError` that says what does not fit.
@@ -6,26 +6,31 @@ stages, or a `ShapeError` that says what does not fit.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from onepass.core.dtypes import F16, F32, F64, DType
+from onepass.core.dtypes import F16, F32, F64, DType, dtype_of_numpy
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import Shape, TensorType
 from onepass.loops.build import binary, idx
-from onepass.loops.ir import BinaryOp, Const, Expr, Load
+from onepass.loops.ir import BinaryOp, Const, Expr, Load, Scalar
 from onepass.ops.opdef import Array, Attrs, Axis, Compute, InputTypes, Lowering, Reference
 
 Numbers = NDArray[Any]
+Value = TypeVar("Value", int, float, str)
 
 
 def loop_axes(shape: Shape, prefix: str = "i") -> tuple[Axis, ...]:
     """One axis a dimension: `i0`, `i1`, ..."""
     return tuple(Axis(f"{prefix}{k}", extent) for k, extent in enumerate(shape))
+
+
+def own_place(rank: int, first: int = 0) -> list[Expr]:
+    """`rank` loop variables from `i<first>` on: the place of an element of the output."""
+    return [idx(f"i{k}") for k in range(first, first + rank)]
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
@@ -43,8 +48,12 @@ def broadcast_shape(*shapes: Shape) -> Shape:
 def load(name: str, tensor: TensorType, axes: Sequence[Axis]) -> Load:
     """The element of buffer `name` that belongs to the point of `axes`.
 
-    `tensor` is aligned to `axes` from the right; its dimensions of size 1 are read at 0.
+    `tensor` is aligned to `axes` from the right, its dimensions of size 1 are read at 0; raises `ShapeError`
+    where it does not broadcast to the axes.
     """
+    shape = tuple(axis.extent for axis in axes)
+    if broadcast_shape(shape, tensor.shape) != shape:
+        raise ShapeError(f"input {name[2:]} of shape {tensor.shape} does not broadcast to {shape}")
     own = axes[len(axes) - tensor.rank :]
     indices = tuple(
         idx(axis.name) if size == axis.extent else Const(0)
@@ -53,26 +62,27 @@ def load(name: str, tensor: TensorType, axes: Sequence[Axis]) -> Load:
     return Load(name, indices, tensor.dtype)
 
 
-def calc(op: BinaryOp, a: Expr | float, b: Expr | float) -> Expr:
-    """`a op b`, where one of the two may be a number: it takes the dtype of the other."""
-    if isinstance(a, Expr):
-        return binary(op, a, b if isinstance(b, Expr) else _number(b, a.dtype))
-    assert isinstance(b, Expr), "two numbers need no expression"
-    return binary(op, _number(a, b.dtype), b)
-
-
-def _number(value: float, dtype: DType) -> Const:
-    return Const(float(value) if dtype.is_float else int(value), dtype)
-
-
 def load_stage(stage: Compute) -> Load:
     """The element of an earlier stage at the loop variables that carry its axes' names."""
     return Load(stage.name, tuple(idx(axis.name) for axis in stage.axes), stage.dtype)
 
 
+def literal(value: float, dtype: DType) -> Scalar:
+    """`value` as a literal of `dtype`."""
+    return float(value) if dtype.is_float else int(value) if dtype.is_integer else bool(value)
+
+
+def calc(op: BinaryOp, a: Expr | float, b: Expr | float) -> Expr:
+    """`a op b`, where one of the two may be a number: it takes the dtype of the other."""
+    if isinstance(a, Expr):
+        return binary(op, a, b if isinstance(b, Expr) else Const(literal(b, a.dtype), a.dtype))
+    assert isinstance(b, Expr), "two numbers need no expression"
+    return binary(op, Const(literal(a, b.dtype), b.dtype), b)
+
+
 def required(types: InputTypes, position: int) -> TensorType:
     """The type of an input that may not be left out; raises `ShapeError`."""
-    tensor = types[position] if position < len(types) else None
+    tensor = optional(types, position)
     if tensor is None:
         raise ShapeError(f"input {position} is missing", why="the op needs it")
     return tensor
@@ -105,42 +115,34 @@ def as_float(dtype: DType) -> DType:
     return wide(dtype) if dtype.is_float else F64
 
 
-def float_attr(attrs: Attrs, name: str, default: float) -> float:
-    """Attribute `name` as a float."""
+def attr(attrs: Attrs, name: str, default: Value) -> Value:
+    """Attribute `name` with the type of `default`, which it has where it is absent."""
     value = attrs.get(name)
-    return default if value is None else float(value)  # type: ignore[arg-type]
+    return default if value is None else type(default)(value)  # type: ignore[arg-type]
 
 
-def int_attr(attrs: Attrs, name: str, default: int) -> int:
-    """Attribute `name` as an int."""
+def ints(attrs: Attrs, name: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Attribute `name` as a tuple of ints; raises `ShapeError` where it is absent and has no default."""
     value = attrs.get(name)
-    return default if value is None else int(value)  # type: ignore[arg-type]
-
-
-def str_attr(attrs: Attrs, name: str, default: str) -> str:
-    """Attribute `name` as a string."""
-    value = attrs.get(name)
-    return default if value is None else str(value)
-
-
-def ints_attr(attrs: Attrs, name: str) -> tuple[int, ...] | None:
-    """Attribute `name` as a tuple of ints (one int makes a tuple of one), None where it is absent."""
-    value = attrs.get(name)
+    value = default if value is None else value
     if value is None:
-        return None
+        raise ShapeError(f"'{name}' is missing")
     return tuple(int(v) for v in value) if isinstance(value, tuple) else (int(value),)
 
 
-def reference(compute: Callable[[Sequence[Numbers], Attrs], Numbers]) -> Reference:
-    """A `Reference` from a function of the arrays that are present; floating-point warnings are off."""
+def reference(compute: Callable[..., Any], working: Callable[[DType], DType] | None = None) -> Reference:
+    """A `Reference` from `compute(attrs, *arrays that are present)`, floating-point warnings off.
+
+    With `working` the arrays are converted to `working(dtype of the first)`, and the result back.
+    """
 
     def run(inputs: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
+        arrays: list[Numbers] = [x for x in inputs if x is not None]
+        dtype = arrays[0].dtype
         with np.errstate(all="ignore"):
-            return (np.asarray(compute([x for x in inputs if x is not None], attrs)),)
+            if working is None:
+                return (np.asarray(compute(attrs, *arrays)),)
+            work = working(dtype_of_numpy(dtype)).numpy
+            return (np.asarray(compute(attrs, *(x.astype(work) for x in arrays))).astype(dtype),)
 
     return run
-
-
-def count(shape: Shape, axes: Sequence[int]) -> int:
-    """Number of elements along `axes`."""
-    return math.prod(shape[axis] for axis in axes)

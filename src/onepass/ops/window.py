@@ -1,13 +1,14 @@
 """A sliding window over the spatial axes of an `[n, c, spatial...]` tensor: convolution and pooling.
 
 In: the ONNX attributes `strides`, `pads`, `dilations`. Out: output extents, index expressions over the
-axes `y0, y1, ...` (output position) and `r0, r1, ...` (place in the window), and numpy window views.
+axes `y0, y1, ...` (output position) and `r0, r1, ...` (place in the window), and numpy slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,109 +17,110 @@ from onepass.core.tensor import Shape
 from onepass.loops.build import add, idx, mul, sub
 from onepass.loops.ir import Expr, Scalar
 from onepass.ops.opdef import Attrs, Axis
-from onepass.ops.shapes import Numbers, ints_attr
+from onepass.ops.shapes import Numbers, ints, loop_axes
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """One entry a spatial axis; `begin` and `end` are the padding before and after the tensor."""
+class Slide:
+    """The window along spatial axis `number`; `begin` and `end` pad the tensor before and after."""
 
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    begin: tuple[int, ...]
-    end: tuple[int, ...]
-
-    @property
-    def rank(self) -> int:
-        return len(self.kernel)
+    number: int
+    kernel: int
+    stride: int
+    dilation: int
+    begin: int
+    end: int
 
     @property
-    def spans(self) -> tuple[int, ...]:
-        """Elements from the first to the last one that a window touches."""
-        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+    def span(self) -> int:
+        """Elements from the first to the last one that the window touches."""
+        return self.dilation * (self.kernel - 1) + 1
 
-    def outputs(self, sizes: Shape, ceil_mode: bool = False) -> Shape:
-        """Output extents for the spatial `sizes`; raises `ShapeError` where no window fits.
+    def output(self, size: int, ceil_mode: bool) -> int:
+        """Output extent for an axis of `size`; raises `ShapeError` where no window fits.
 
         With `ceil_mode` the last window may overhang, but has to start inside the tensor or its
         padding before it (ONNX, opset 22).
         """
-        if len(sizes) != self.rank:
-            raise ShapeError(f"{self.rank}-D window on a tensor with {len(sizes)} spatial dimensions")
-        extents = []
-        for axis, (size, span) in enumerate(zip(sizes, self.spans, strict=True)):
-            stride, begin = self.strides[axis], self.begin[axis]
-            room = size + begin + self.end[axis] - span
-            extent = (-(-room // stride) if ceil_mode else room // stride) + 1
-            if ceil_mode and (extent - 1) * stride >= size + begin:
-                extent -= 1
-            if room < 0:
-                raise ShapeError(
-                    f"a window of {span} does not fit spatial dimension {axis} of size {size}",
-                    why=f"with padding {begin} and {self.end[axis]}",
-                )
-            extents.append(extent)
-        return tuple(extents)
+        room = size + self.begin + self.end - self.span
+        if room < 0:
+            raise ShapeError(
+                f"a window of {self.span} does not fit spatial dimension {self.number} of size {size}",
+                why=f"with padding {self.begin} and {self.end}",
+            )
+        if not ceil_mode:
+            return room // self.stride + 1
+        extent = -(-room // self.stride) + 1
+        return extent - ((extent - 1) * self.stride >= size + self.begin)
+
+    def past(self, output: int) -> int:
+        """The coordinate after the last element that the windows of `output` positions touch."""
+        return (output - 1) * self.stride - self.begin + self.span
+
+    @property
+    def start(self) -> Expr:
+        """Coordinate of the window's first element, negative within the padding."""
+        return sub(mul(idx(f"y{self.number}"), self.stride), self.begin)
+
+    @property
+    def index(self) -> Expr:
+        """Coordinate `y*stride + r*dilation - begin` of an element of the window."""
+        y, r = idx(f"y{self.number}"), idx(f"r{self.number}")
+        return sub(add(mul(y, self.stride), mul(r, self.dilation)), self.begin)
+
+
+class Window(tuple[Slide, ...]):
+    """One `Slide` for each spatial axis."""
+
+    __slots__ = ()
+
+    @property
+    def kernel(self) -> Shape:
+        return tuple(slide.kernel for slide in self)
+
+    @property
+    def indices(self) -> tuple[Expr, ...]:
+        return tuple(slide.index for slide in self)
+
+    def outputs(self, sizes: Shape, ceil_mode: bool = False) -> Shape:
+        """Output extents for the spatial `sizes`."""
+        if len(sizes) != len(self):
+            raise ShapeError(f"{len(self)}-D window on a tensor with {len(sizes)} spatial dimensions")
+        return tuple(slide.output(size, ceil_mode) for slide, size in zip(self, sizes, strict=True))
 
     def axes(self, outputs: Shape) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
         """The axes `y0, ...` over `outputs` and `r0, ...` over the window."""
-        out = tuple(Axis(f"y{i}", extent) for i, extent in enumerate(outputs))
-        return out, tuple(Axis(f"r{i}", extent) for i, extent in enumerate(self.kernel))
+        return loop_axes(outputs, "y"), loop_axes(self.kernel, "r")
 
-    def start(self, axis: int) -> Expr:
-        """Coordinate of the window's first element, negative within the padding."""
-        return sub(mul(idx(f"y{axis}"), self.strides[axis]), self.begin[axis])
-
-    def indices(self) -> tuple[Expr, ...]:
-        """Coordinates `y*stride + r*dilation - begin` of an element of the window."""
-        return tuple(
-            sub(add(mul(idx(f"y{i}"), self.strides[i]), mul(idx(f"r{i}"), self.dilations[i])), self.begin[i])
-            for i in range(self.rank)
-        )
+    def overhang(self, sizes: Shape, outputs: Shape) -> list[tuple[int, int]]:
+        """Elements that windows touch before and after a tensor of spatial `sizes`."""
+        found = zip(self, sizes, outputs, strict=True)
+        return [(slide.begin, max(0, slide.past(output) - size)) for slide, size, output in found]
 
     def leaves(self, sizes: Shape, outputs: Shape) -> bool:
         """Whether any window reaches outside a tensor of spatial `sizes`."""
-        return any(
-            begin > 0 or (extent - 1) * stride - begin + span > size
-            for begin, extent, stride, span, size in zip(
-                self.begin, outputs, self.strides, self.spans, sizes, strict=True
-            )
-        )
+        return any(map(any, self.overhang(sizes, outputs)))
 
     def padded(self, x: Numbers, outputs: Shape, fill: Scalar) -> Numbers:
         """`x` with `fill` around it, as far as the windows of `outputs` reach."""
-        sizes = x.shape[2:]
-        after = [
-            max(0, (extent - 1) * stride + span - begin - size)
-            for extent, stride, span, begin, size in zip(
-                outputs, self.strides, self.spans, self.begin, sizes, strict=True
-            )
-        ]
-        if not any(self.begin) and not any(after):
-            return x
-        widths = [(0, 0), (0, 0), *zip(self.begin, after, strict=True)]
+        widths = [(0, 0), (0, 0), *self.overhang(x.shape[2:], outputs)]
         return np.pad(x, widths, constant_values=fill)
 
-    def views(self, padded: Numbers, outputs: Shape) -> Numbers:
-        """`[n, c, outputs..., kernel...]` of a padded tensor, without a copy."""
-        shape = (*padded.shape[:2], *outputs, *self.kernel)
-        n, c, *steps = padded.strides
-        strides = (n, c, *scaled(steps, self.strides), *scaled(steps, self.dilations))
-        return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
-
-
-def scaled(steps: Sequence[int], factors: Sequence[int]) -> list[int]:
-    """`steps` times `factors`, one by one."""
-    return [step * factor for step, factor in zip(steps, factors, strict=True)]
+    def taps(self, extents: Shape) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Index of every place in the window, and of the elements that `extents` positions have there."""
+        for place in np.ndindex(self.kernel):
+            spots = (
+                slice(r * s.dilation, r * s.dilation + s.stride * extent, s.stride)
+                for r, s, extent in zip(place, self, extents, strict=True)
+            )
+            yield (..., *place), (..., *spots)
 
 
 def window(attrs: Attrs, kernel: Shape) -> Window:
     """The window of an op; absent attributes mean stride 1, dilation 1, no padding."""
     rank = len(kernel)
-    pads = ints_attr(attrs, "pads") or (0,) * (2 * rank)
-    strides = ints_attr(attrs, "strides") or (1,) * rank
-    dilations = ints_attr(attrs, "dilations") or (1,) * rank
+    pads = ints(attrs, "pads", (0,) * (2 * rank))
+    strides, dilations = ints(attrs, "strides", (1,) * rank), ints(attrs, "dilations", (1,) * rank)
     if not len(pads) == 2 * rank == 2 * len(strides) == 2 * len(dilations):
         raise ShapeError(f"strides, pads or dilations do not match the {rank}-D window")
-    return Window(kernel, strides, dilations, pads[:rank], pads[rank:])
+    return Window(map(Slide, range(rank), kernel, strides, dilations, pads[:rank], pads[rank:]))
