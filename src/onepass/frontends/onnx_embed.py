@@ -20,11 +20,10 @@ def self_contained(loaded: OnnxModel, shapes: Mapping[str, Shape] | None = None)
     proto = ModelProto()
     proto.CopyFrom(loaded.proto)
     for tensor in _tensors(proto):
-        if tensor.data_location == TensorProto.EXTERNAL or tensor.HasField("raw_data"):
-            array = loaded.reader.read(tensor, f"tensor '{tensor.name}'")
+        if tensor.data_location == TensorProto.EXTERNAL:
+            tensor.raw_data = loaded.reader.read(tensor, f"tensor '{tensor.name}'").tobytes()
             del tensor.external_data[:]
             tensor.data_location = TensorProto.DEFAULT
-            tensor.raw_data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     if shapes:
         # What is declared for values in between may contradict the new shapes.
         del proto.graph.value_info[:]

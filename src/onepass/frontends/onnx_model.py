@@ -14,7 +14,7 @@ from onnx import ModelProto, ValueInfoProto
 from onepass.core.dtypes import DType
 from onepass.core.errors import ModelError
 from onepass.frontends.onnx_tensors import TensorReader, dtype_name, dtype_of
-from onepass.frontends.onnx_wire import Tickets, take_weights
+from onepass.frontends.onnx_wire import without_weights
 
 OLDEST_OPSET, NEWEST_OPSET = 7, 23
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -49,24 +49,23 @@ class OnnxModel:
 
 def load_onnx(model: ModelSource) -> OnnxModel:
     """Reads and parses `model`; `ModelError` for anything that is not an ONNX model of opset 7 to 23."""
-    folder: Path | None = None
-    tickets: Tickets | None = None
+    folder, data, label = None, None, "model"
     if isinstance(model, ModelProto):
-        proto, label = model, "model"
-    elif isinstance(model, bytes):
-        label = "bytes"
-        proto, tickets = _parse(memoryview(model), label)
+        proto = model
     else:
-        path = Path(model)
-        folder, label = path.parent, str(path)
-        proto, tickets = _parse(_mapped(path), label)
+        if isinstance(model, bytes):
+            data, label = memoryview(model), "bytes"
+        else:
+            folder, label = Path(model).parent, str(model)
+            data = _mapped(Path(model))
+        proto = _parse(data, label)
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(
             "the file is not a complete ONNX model: it holds no graph or no opset",
             where=label,
             remedy="check that the file was fully copied and is an ONNX model",
         )
-    return OnnxModel(proto, _opset(proto), TensorReader(folder, tickets))
+    return OnnxModel(proto, _opset(proto), TensorReader(folder, data))
 
 
 def describe_inputs(model: ModelSource | OnnxModel) -> tuple[InputDescription, ...]:
@@ -105,14 +104,13 @@ def _mapped(path: Path) -> memoryview:
         raise ModelError("the model file cannot be read", where=str(path), why=str(error)) from None
 
 
-def _parse(data: memoryview, label: str) -> tuple[ModelProto, Tickets]:
+def _parse(data: memoryview, label: str) -> ModelProto:
     """Decodes a serialised `ModelProto`, its large weights left where they are."""
     if not data:
         raise ModelError("the model is empty (0 bytes)", where=label)
     proto = ModelProto()
     try:
-        small, tickets = take_weights(data)
-        proto.ParseFromString(small)
+        proto.ParseFromString(without_weights(data))
     except (ValueError, DecodeError):
         raise ModelError(
             "the file is not an ONNX model, or it is damaged",
@@ -120,7 +118,7 @@ def _parse(data: memoryview, label: str) -> tuple[ModelProto, Tickets]:
             why=f"its {len(data)} bytes do not decode as a ModelProto",
             remedy="check that the file was fully copied and is an ONNX model",
         ) from None
-    return proto, tickets
+    return proto
 
 
 def _opset(proto: ModelProto) -> int:
