@@ -25,8 +25,9 @@ def test_softmax_along_every_axis(op, shape):
         check(graph_of({"x": shape}, (op, "x", {"axis": axis})))
 
 
-@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_l2", "reduce_prod",
-                                "reduce_log_sum_exp", "reduce_sum_square", "reduce_l1"])  # fmt: skip
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_l2",
+                                "reduce_prod", "reduce_sum_square",
+                                "reduce_l1"])  # fmt: skip
 @pytest.mark.parametrize("axes", [(3,), (1,), (2, 3), (0, 2), (0, 1, 2, 3)])
 def test_reductions(op, axes):
     for keepdims in (0, 1):
@@ -67,15 +68,11 @@ def test_normalisations_with_what_surrounds_them(shape):
     assert len(kernels) == 1
 
 
-@pytest.mark.parametrize("op", ["instance_normalization", "group_normalization", "lp_normalization",
-                                "mean_variance_normalization"])  # fmt: skip
+@pytest.mark.parametrize("op", ["instance_normalization", "group_normalization"])
 def test_other_normalisations(op):
-    names = "x" if op.startswith(("lp", "mean")) else "x s b"
-    attrs = {"group_normalization": {"num_groups": 3}, "lp_normalization": {"axis": 1, "p": 2},
-             "mean_variance_normalization": {"axes": (0, 2, 3)}}.get(op, {"epsilon": 1e-5})  # fmt: skip
-    check(
-        graph_of({"x": (2, 6, 5, 3)}, (op, names, attrs), constants={"s": normal(6), "b": normal(6, seed=2)})
-    )
+    attrs = {"num_groups": 3} if op == "group_normalization" else {"epsilon": 1e-5}
+    constants = {"s": normal(6), "b": normal(6, seed=2)}
+    check(graph_of({"x": (2, 6, 5, 3)}, (op, "x s b", attrs), constants=constants))
 
 
 def test_means_of_blocked_channels():
@@ -113,9 +110,7 @@ def test_nan_and_infinity_in_rows():
     check(graph_of({"x": rows.shape}, ("softmax", "x", {"axis": 1})), {"x": rows})
     check(graph_of({"x": rows.shape}, ("reduce_max", "x", {"axes": (1,), "keepdims": 0})), {"x": rows})
     empty = np.full((2, 5), -np.inf, np.float32)
-    check(
-        graph_of({"x": empty.shape}, ("reduce_log_sum_exp", "x", {"axes": (1,), "keepdims": 0})), {"x": empty}
-    )
+    check(graph_of({"x": empty.shape}, ("log_softmax", "x", {"axis": 1})), {"x": empty})
 
 
 def test_forms():
@@ -136,7 +131,7 @@ def test_what_has_no_form_says_why():
     with pytest.raises(FormMismatch, match="a product and another reduction"):
         shape_region(context, graph.nodes, graph.outputs)
     graph = graph_of({"x": (4, 4)}, ("softmax", "x", {"axis": 1}), ("softmax", "v0", {"axis": 0}))
-    with pytest.raises(FormMismatch, match="along another axis|several places"):
+    with pytest.raises(FormMismatch, match=r"along another axis|several places"):
         shape_region(Context(graph, {}, machine(), 2, frozenset()), graph.nodes, graph.outputs)
     graph = graph_of(
         {"x": (4, 5)}, ("relu", "x", {}), ("transpose", "v0", {"perm": (1, 0)}), outputs=("v0", "v1")
