@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from graphlib import CycleError, TopologicalSorter
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, defs
 
@@ -58,8 +59,7 @@ def _convert(building: Building, node: NodeProto) -> None:
     """Lets the node's converter add what it becomes."""
     label = node.name or f"{node.op_type}_{next((name for name in node.output if name), 'unused')}"
     row = row_of(node.op_type, building.opset)
-    if row is None:
-        raise ModelError(f"op {node.op_type} is not supported", where=f"node '{label}'")
+    assert row is not None, "refuse_unsupported has looked"
     # Names of nodes that fold away stay free for their successors.
     row[1](Site(building, node, label))
 
@@ -88,7 +88,6 @@ def refuse_unsupported(model: OnnxModel) -> None:
         found.setdefault(reason, []).append(name)
 
     for node in proto.node:
-        name = node.name or (node.output[0] if node.output else "?")
         spelled = f"{node.domain}.{node.op_type}" if node.domain not in ONNX_DOMAINS else node.op_type
         reason = ""
         if any(attribute.type in _SUBGRAPHS for attribute in node.attribute):
@@ -98,7 +97,7 @@ def refuse_unsupported(model: OnnxModel) -> None:
         else:
             reason = _missing(node.op_type, opset) or _refused_types(node)
         if reason:
-            note(f"{spelled} {reason}", name)
+            note(f"{spelled} {reason}", _label(node))
     for tensor in proto.initializer:
         if dtype_of(tensor.data_type) is None:
             note(f"initializer of element type {dtype_name(tensor.data_type)}", tensor.name)
@@ -130,14 +129,10 @@ def _listed(names: Sequence[str]) -> str:
 def _refused_types(node: NodeProto) -> str:
     """Why an element type that the node names is refused, '' where none is."""
     for attribute in node.attribute:
-        code = 0
-        if attribute.type == AttributeProto.TENSOR:
-            code = attribute.t.data_type
-        elif attribute.type == AttributeProto.INT and (node.op_type, attribute.name) == ("Cast", "to"):
-            code = attribute.i
-        elif attribute.type == AttributeProto.SPARSE_TENSOR:
+        if attribute.type == AttributeProto.SPARSE_TENSOR:
             return "holds a sparse tensor"
-        elif attribute.name in ("value_string", "value_strings"):
+        code = attribute.t.data_type or (attribute.i if attribute.name == "to" else 0)
+        if attribute.name in ("value_string", "value_strings"):
             code = TensorProto.STRING
         if code and dtype_of(code) is None:
             return f"uses element type {dtype_name(code)}"
@@ -168,23 +163,24 @@ def _ordered(proto: GraphProto) -> list[NodeProto]:
     for name, reader in _reads(proto):
         if name not in producers and (name not in ready or (not name and reader == OUTPUTS)):
             raise ModelError(f"value '{name}' is never computed", where=reader)
-    order: list[NodeProto] = []
-    waiting = list(proto.node)
-    while waiting:
-        blocked = []
-        for node in waiting:
-            if all(name in ready for name in node.input):
-                ready.update(node.output)
-                order.append(node)
-            else:
-                blocked.append(node)
-        if len(blocked) == len(waiting):
-            names = _listed([_label(node) for node in _cycle(blocked, producers)])
-            raise ModelError(
-                "the graph has a cycle", where=f"nodes {names}", why="each needs the other's result"
-            )
-        waiting = blocked
-    return order
+    # Most models come in order, and keep theirs.
+    seen = set(ready)
+    for node in proto.node:
+        if not seen.issuperset(node.input):
+            break
+        seen.update(node.output)
+    else:
+        return list(proto.node)
+    nodes = list(proto.node)
+    number = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    sources = {i: {number[name] for name in node.input if name in number} for i, node in enumerate(nodes)}
+    try:
+        return [nodes[i] for i in TopologicalSorter(sources).static_order()]
+    except CycleError as error:
+        names = _listed([_label(nodes[i]) for i in error.args[1][1:]])
+        raise ModelError(
+            "the graph has a cycle", where=f"nodes {names}", why="each needs the other's result"
+        ) from None
 
 
 def _label(node: NodeProto) -> str:
@@ -199,19 +195,6 @@ def _reads(proto: GraphProto) -> Iterable[tuple[str, str]]:
             yield name, f"node '{_label(node)}'"
     for value in proto.output:
         yield value.name, OUTPUTS
-
-
-def _cycle(blocked: Sequence[NodeProto], producers: Mapping[str, NodeProto]) -> list[NodeProto]:
-    """The nodes of one cycle among nodes that all wait for another."""
-    waiting = {id(node) for node in blocked}
-    path: list[NodeProto] = []
-    node = blocked[0]
-    while all(node is not other for other in path):
-        path.append(node)
-        sources = (producers.get(name) for name in node.input)
-        node = next(source for source in sources if source is not None and id(source) in waiting)
-    start = next(i for i, other in enumerate(path) if other is node)
-    return path[start:]
 
 
 def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: list[str]) -> Graph:
@@ -231,16 +214,8 @@ def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: lis
         # An input, a known value or another output under a second name: copied.
         if output in inputs:
             raise ModelError(f"'{output}' is an input and an output", remedy="put an Identity between them")
-        copies.append(
-            Node(
-                building.unique_node_name(f"Identity_{output}"),
-                "identity",
-                (source,),
-                (output,),
-                {},
-                "Identity",
-            )
-        )
+        own = building.unique_node_name(f"Identity_{output}")
+        copies.append(Node(own, "identity", (source,), (output,), {}, "Identity"))
     types = {**building.types, **{output: building.types[building.resolve(output)] for output in outputs}}
     constants = dict(building.known)
     nodes = [_renamed(node, renamed) for node in (*building.nodes, *copies)]
