@@ -12,7 +12,7 @@ from onepass.compare import fusion, kernels
 from onepass.compare.kernels import check_kernels, checks_verdict
 from onepass.compare.peers import Task, open_peer
 from onepass.compare.race import Entrant, Race
-from onepass.compare.setup import set_up
+from onepass.compare.setup import inputs_of, set_up
 from onepass.compare.timing import LEAST_ROUNDS, TIMED, interleave
 from onepass.core.settings import Settings
 from onepass.core.tolerance import compare
@@ -53,7 +53,8 @@ def padded_chain():
 @pytest.mark.parametrize("fuse", ["none", "auto", "all"])
 def test_each_kernel_is_judged_by_what_it_read(fuse, monkeypatch):
     model = padded_chain()
-    graph, inputs = import_onnx(model), catalog.example_inputs(model)
+    graph = import_onnx(model)
+    inputs = inputs_of(load_onnx(model), graph)
     checks = check_kernels(graph, set_up(Settings(fuse=fuse)), inputs)
     assert checks[-1].value == "y" and all(check.comparison.within for check in checks)
     assert "are right" in checks_verdict(checks)[0]
@@ -78,15 +79,16 @@ def task(model):
     loaded = load_onnx(model)
     shapes = catalog.default_shapes(model)
     graph = import_onnx(loaded, shapes)
-    return Task(loaded, graph, catalog.example_inputs(model, shapes), 1)
+    return Task(loaded, graph, inputs_of(loaded, graph), 1)
 
 
 @pytest.mark.parametrize("name", ["onnxruntime", "openvino", "torch"])
 def test_a_peer_computes_the_same(name):
     pytest.importorskip(name)
     model = padded_chain()
-    (result,) = open_peer(name, task(model)).run()
-    (expected,) = onepass.compile(model)(**catalog.example_inputs(model))
+    given = task(model)
+    (result,) = open_peer(name, given).run()
+    (expected,) = onepass.compile(model)(**given.inputs)
     assert compare(result, expected, 171).within
 
 

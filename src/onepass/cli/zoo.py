@@ -25,7 +25,7 @@ def list_models(as_json: JsonOption = False) -> None:
 
     Example: `onepass zoo list`
     """
-    rows = [(name, catalog.describe(name), catalog.default_shapes(name)) for name in catalog.names()]
+    rows = [(name, entry.about, entry.shapes) for name, entry in catalog.ENTRIES.items()]
     if as_json:
         show_json({"models": [{"name": n, "about": about, "shapes": shapes} for n, about, shapes in rows]})
         return

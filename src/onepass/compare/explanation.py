@@ -9,7 +9,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from onepass.compare.setup import Setup
+from onepass.compare.setup import Setup, inputs_of
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
@@ -17,7 +17,6 @@ from onepass.fuse.plan import Decision, Plan
 from onepass.report.diagnosis import OpRow, diagnose, diagnosis_table
 from onepass.report.terminal import Terminal
 from onepass.runtime.trace import Trace
-from onepass.zoo.catalog import example_inputs
 
 TRACED_RUNS = 20
 
@@ -57,7 +56,7 @@ def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape], measur
     fused = setup.compile(graph)
     trace: Trace | None = None
     if measured:
-        inputs = example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
+        inputs = inputs_of(loaded, graph)
         trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
     rows = diagnose(unfused.plan, trace, setup.machine, setup.workers)
     return Explanation(rows, unfused.plan, fused.plan)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from onepass.compare.setup import Setup
+from onepass.compare.setup import Setup, inputs_of
 from onepass.compare.timing import BUDGET_S, interleave
 from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
@@ -25,7 +25,6 @@ from onepass.pipeline import Compiled
 from onepass.report.html import report_html
 from onepass.report.outcome import HOMES, ErrorFigures, Outcome, RunFigures
 from onepass.runtime.trace import Trace
-from onepass.zoo.catalog import example_inputs
 
 LEAST_TRACED, MOST_TRACED = 5, 20
 Progress = Callable[[str], None]
@@ -56,7 +55,7 @@ def run_fusion(
     progress: Progress = lambda step: None,
     budget_s: float = BUDGET_S,
 ) -> FusionRun:
-    """Compiles and runs the model both ways on random inputs (see `example_inputs`).
+    """Compiles and runs the model both ways on random inputs (see `inputs_of`).
 
     Raises UserError as import and compilation do.
     """
@@ -68,7 +67,7 @@ def run_fusion(
     compile_s = time.perf_counter() - started
     progress("compiling op by op")
     unfused = setup.with_fuse("none").compile(graph)
-    inputs = example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
+    inputs = inputs_of(loaded, graph)
     arrays = [inputs[name] for name in graph.inputs]
     progress("evaluating in float64")
     exact = evaluate(graph, inputs, np.float64)

@@ -11,14 +11,13 @@ from datetime import UTC, datetime
 
 from onepass.compare.fusion import Progress
 from onepass.compare.peers import Peer, Task, check_peers, open_peer
-from onepass.compare.setup import Setup
+from onepass.compare.setup import Setup, inputs_of
 from onepass.compare.timing import BUDGET_S, interleave
 from onepass.core.errors import UserError
 from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
-from onepass.zoo.catalog import example_inputs
 
 OURS = "onepass"
 PAUSE_S = 0.02
@@ -81,7 +80,7 @@ def run_race(
     progress("compiling")
     graph = import_onnx(loaded, shapes)
     compiled = setup.compile(graph)
-    inputs = example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
+    inputs = inputs_of(loaded, graph)
     arrays = [inputs[name] for name in graph.inputs]
     task = Task(loaded, graph, inputs, setup.workers)
     opened: list[Peer] = [Peer(OURS, OURS, lambda: compiled.program.run(arrays))]

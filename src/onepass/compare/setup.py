@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 
 from onepass.core.settings import Settings
 from onepass.cost.machine import Machine
+from onepass.frontends.onnx_model import OnnxModel
 from onepass.fuse.planner import FuseMode
 from onepass.graph.ir import Graph
+from onepass.ops.opdef import Array
 from onepass.pipeline import Compiled, compile_graph
 from onepass.report.ledger import check_name
 from onepass.runtime.machine_cache import measure_machine
 from onepass.runtime.workers import worker_count
 from onepass.targets.llvm.description import TargetDescription, describe_host
+from onepass.zoo.catalog import example_inputs
 
 _measuring = threading.Lock()
 
@@ -45,6 +48,11 @@ class Setup:
         for name in FuseMode.parse(self.settings.fuse).names:
             check_name(name, [node.name for node in graph.nodes])
         return compile_graph(graph, self.settings, self.machine, self.target, self.workers, known, keep)
+
+
+def inputs_of(loaded: OnnxModel, graph: Graph) -> dict[str, Array]:
+    """Random inputs for the shapes of `graph`; see `example_inputs`."""
+    return example_inputs(loaded.proto, {name: graph.types[name].shape for name in graph.inputs})
 
 
 def set_up(settings: Settings) -> Setup:

@@ -35,51 +35,48 @@ def run_graph(torch: ModuleType, graph: Graph, values: Mapping[str, Tensor]) -> 
     return [found[name] for name in graph.outputs]
 
 
-def _window(torch: ModuleType, x: Tensor, a: Attributes, fill: float) -> tuple[Tensor, tuple[int, ...]]:
+def _function(torch: ModuleType, name: str, window: Attributes) -> Callable[..., Tensor]:
+    """`conv` and the like for as many dimensions as the window has."""
+    function: Callable[..., Tensor] = getattr(torch.nn.functional, f"{name}{len(window['strides'])}d")
+    return function
+
+
+def _padded(torch: ModuleType, x: Tensor, a: Attributes, fill: float) -> tuple[Tensor, tuple[int, ...]]:
     """The input and the symmetric padding; uneven padding is done here."""
-    pads = _ints(a, "pads")
-    half = len(pads) // 2
-    before, after = pads[:half], pads[half:]
+    half = len(a["pads"]) // 2
+    before, after = a["pads"][:half], a["pads"][half:]
     if before == after:
-        return x, before
+        return x, tuple(before)
     flat = [size for pair in reversed(list(zip(before, after, strict=True))) for size in pair]
     return torch.nn.functional.pad(x, flat, value=fill), (0,) * half
 
 
-def _ints(a: Attributes, name: str) -> tuple[int, ...]:
-    return tuple(int(item) for item in a[name])
-
-
 def _conv(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    x, padding = _window(torch, v[0], a, 0.0)
-    rank = len(padding)
-    bias = v[2] if len(v) > 2 else None
-    run = getattr(torch.nn.functional, f"conv{rank}d")
-    return run(x, v[1], bias, _ints(a, "strides"), padding, _ints(a, "dilations"), a["group"])
+    x, padding = _padded(torch, v[0], a, 0.0)
+    return _function(torch, "conv", a)(x, *_with_bias(v), a["strides"], padding, a["dilations"], a["group"])
 
 
 def _conv_transpose(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    half = len(_ints(a, "pads")) // 2
-    run = getattr(torch.nn.functional, f"conv_transpose{half}d")
-    bias = v[2] if len(v) > 2 else None
-    return run(v[0], v[1], bias, _ints(a, "strides"), _ints(a, "pads")[:half], _ints(a, "output_padding"),
-               a["group"], _ints(a, "dilations"))  # fmt: skip
+    padding = a["pads"][: len(a["pads"]) // 2]
+    return _function(torch, "conv_transpose", a)(
+        v[0], *_with_bias(v), a["strides"], padding, a["output_padding"], a["group"], a["dilations"]
+    )
+
+
+def _with_bias(v: Values) -> tuple[Tensor, Tensor]:
+    return v[1], v[2] if len(v) > 2 else None
 
 
 def _max_pool(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    x, padding = _window(torch, v[0], a, float("-inf"))
-    run = getattr(torch.nn.functional, f"max_pool{len(padding)}d")
-    return run(x, _ints(a, "kernel_shape"), _ints(a, "strides"), padding, _ints(a, "dilations"),
-               bool(a["ceil_mode"]))  # fmt: skip
+    x, padding = _padded(torch, v[0], a, float("-inf"))
+    return _function(torch, "max_pool", a)(
+        x, a["kernel_shape"], a["strides"], padding, a["dilations"], bool(a["ceil_mode"])
+    )
 
 
 def _batch_norm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
     x, scale, bias, mean, variance = v
     return torch.nn.functional.batch_norm(x, mean, variance, scale, bias, False, 0.0, a["epsilon"])
-
-
-def _layer_norm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    return torch.nn.functional.layer_norm(v[0], v[1].shape, v[1], v[2] if len(v) > 2 else None, a["epsilon"])
 
 
 def _gemm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
@@ -109,22 +106,20 @@ def _depth_to_space(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
     return split.reshape(n, c // (b * b), h * b, w * b)
 
 
-def _of_that_name(name: str) -> Run:
-    return lambda torch, v, a: getattr(torch, name)(v[0])
+def _of_torch(name: str) -> Run:
+    return lambda torch, v, a: getattr(torch, name)(*v)
 
 
 RUNS: dict[str, Run] = {
-    **{name: _of_that_name(name) for name in ("relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "neg")},
-    "add": lambda torch, v, a: v[0] + v[1],
-    "sub": lambda torch, v, a: v[0] - v[1],
-    "mul": lambda torch, v, a: v[0] * v[1],
-    "div": lambda torch, v, a: v[0] / v[1],
-    "pow": lambda torch, v, a: v[0] ** v[1],
+    **{name: _of_torch(name) for name in ("relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "neg",
+                                          "add", "sub", "mul", "div", "pow", "matmul")},
     "identity": lambda torch, v, a: v[0],
-    "matmul": lambda torch, v, a: v[0] @ v[1],
     "gelu": lambda torch, v, a: torch.nn.functional.gelu(v[0], approximate=a["approximate"]),
     "softmax": lambda torch, v, a: torch.softmax(v[0], a["axis"]),
     "global_average_pool": lambda torch, v, a: v[0].mean(tuple(range(2, v[0].dim())), keepdim=True),
+    "layer_normalization": lambda torch, v, a: torch.nn.functional.layer_norm(
+        v[0], v[1].shape, *_with_bias(v), a["epsilon"]
+    ),
     "reshape": lambda torch, v, a: v[0].reshape(a["shape"]),
     "transpose": lambda torch, v, a: v[0].permute(a["perm"]),
     "concat": lambda torch, v, a: torch.cat(tuple(v), a["axis"]),
@@ -133,9 +128,8 @@ RUNS: dict[str, Run] = {
     "conv_transpose": _conv_transpose,
     "max_pool": _max_pool,
     "batch_normalization": _batch_norm,
-    "layer_normalization": _layer_norm,
     "gemm": _gemm,
     "clip": _clip,
     "gather": _gather,
     "depth_to_space": _depth_to_space,
-}
+}  # fmt: skip
