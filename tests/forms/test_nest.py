@@ -1,4 +1,4 @@
-"""Nest kernels (convolutions, products, pools, pointwise) against float64: odd sizes, every kind of window."""
+"""Nest kernels (convolutions, products, pools, pointwise) against float64: odd sizes, every window."""
 
 import numpy as np
 import pytest
@@ -71,8 +71,8 @@ def test_convolution_between_blocked_and_bordered_values(case):
     constants = {"w": normal(out, shape[1] // first["group"], *first["kernel_shape"]) / 4,
                  "u": normal(3, out, *(3,) * rank, seed=3) / 4, "b": normal(3, seed=4)}  # fmt: skip
     graph = graph_of(
-        {"x": shape}, ("conv", "x w", first), ("relu", "v0", {}), ("conv", "v1 u b", attrs), ("sigmoid", "v2", {}),
-        constants=constants,
+        {"x": shape}, ("conv", "x w", first), ("relu", "v0", {}), ("conv", "v1 u b", attrs),
+        ("sigmoid", "v2", {}), constants=constants,
     )  # fmt: skip
     check(graph, modes=("native",))
 
@@ -84,8 +84,8 @@ def test_layouts_in_and_out(layout):
     """The same convolution from and to each layout."""
     attrs = conv_attrs(2, (3, 3), pads=(1, 1, 1, 1))
     graph = graph_of(
-        {"x": (2, 6, 5, 6)}, ("relu", "x", {}), ("conv", "v0 w", attrs), ("tanh", "v1", {}), ("neg", "v2", {}),
-        constants={"w": normal(7, 6, 3, 3)},
+        {"x": (2, 6, 5, 6)}, ("relu", "x", {}), ("conv", "v0 w", attrs), ("tanh", "v1", {}),
+        ("neg", "v2", {}), constants={"w": normal(7, 6, 3, 3)},
     )  # fmt: skip
     check(graph, layouts=lambda lanes: {"v0": layout, "v1": layout, "v2": layout}, modes=("interpreted",))
 
@@ -161,7 +161,9 @@ POINTWISE = {
     "reshape": ((6, 35), [("reshape", "x", {"shape": (2, 3, 5, 7)}), ("abs", "v0", {})]),
     "broadcast": ((4, 1, 5), [("expand", "x", {"shape": (4, 3, 5)}), ("add", "v0 x", {})]),
     "concat": ((2, 5, 3), [("relu", "x", {}), ("concat", "x v0 x", {"axis": 1}), ("neg", "v1", {})]),
-    "backward slice": ((5, 17), [("slice", "x", {"starts": (15,), "ends": (0,), "axes": (1,), "steps": (-3,)})]),
+    "backward slice": (
+        (5, 17), [("slice", "x", {"starts": (15,), "ends": (0,), "axes": (1,), "steps": (-3,)})],
+    ),
     "pad and crop": ((4, 6), [("pad", "x", {"pads": (1, -1, -2, 3), "mode": "constant", "value": 2.5})]),
     "depth to space": ((1, 8, 3, 5), [("depth_to_space", "x", {"blocksize": 2, "mode": "CRD"})]),
     "empty": ((0, 7), [("exp", "x", {}), ("concat", "v0 x", {"axis": 0})]),
@@ -184,8 +186,8 @@ def test_gather_through_a_concat():
 
 def test_empty_batch():
     graph = graph_of(
-        {"x": (0, 3, 7, 7)}, ("conv", "x w", conv_attrs(2, (3, 3))), ("relu", "v0", {}), ("global_average_pool", "v1", {}),
-        constants={"w": normal(5, 3, 3, 3)},
+        {"x": (0, 3, 7, 7)}, ("conv", "x w", conv_attrs(2, (3, 3))), ("relu", "v0", {}),
+        ("global_average_pool", "v1", {}), constants={"w": normal(5, 3, 3, 3)},
     )  # fmt: skip
     check(graph)
 
