@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import defs, numpy_helper
+from stage_evaluation import evaluate as evaluate_stages
 
 from onepass.core.dtypes import DTYPES
 from onepass.core.errors import ModelError
@@ -15,7 +16,6 @@ from onepass.frontends.onnx_import import import_onnx
 from onepass.graph.interpret import evaluate
 from onepass.graph.passes import fold_constants, simplify_views
 from onepass.graph.verify import verify
-from onepass.ops.evaluate import evaluate as evaluate_stages
 
 # The cases' own expectations differ from ONNX's text, or leave the result open.
 EXCUSED = {

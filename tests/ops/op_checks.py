@@ -1,11 +1,11 @@
 """Checks an op: its stages against its numpy reference in float64. (ONNX's cases: tests/frontends.)"""
 
 import numpy as np
+from stage_evaluation import evaluate
 
 from onepass.core.dtypes import dtype_of_numpy
 from onepass.core.tensor import TensorType
 from onepass.core.tolerance import compare
-from onepass.ops.evaluate import evaluate
 from onepass.ops.registry import OPS
 
 rng = np.random.default_rng(7)
