@@ -23,7 +23,7 @@ from onepass.frontends.onnx_model import (
     unsupported_inputs,
 )
 from onepass.frontends.onnx_shapes import bind_shapes
-from onepass.frontends.onnx_site import Building, Site
+from onepass.frontends.onnx_site import Building, Site, unique
 from onepass.frontends.onnx_spelling import SPELLINGS, row_of
 from onepass.frontends.onnx_tensors import dtype_name, dtype_of
 from onepass.graph.interpret import frozen
@@ -214,14 +214,14 @@ def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: lis
         # An input, a known value or another output under a second name: copied.
         if output in inputs:
             raise ModelError(f"'{output}' is an input and an output", remedy="put an Identity between them")
-        own = building.unique_node_name(f"Identity_{output}")
+        own = unique(f"Identity_{output}", building.node_names)
         copies.append(Node(own, "identity", (source,), (output,), {}, "Identity"))
     types = {**building.types, **{output: building.types[building.resolve(output)] for output in outputs}}
     constants = dict(building.known)
     nodes = [_renamed(node, renamed) for node in (*building.nodes, *copies)]
     for output in outputs:
         if output in constants:
-            stored = building.unique_value_name(f"{output}:value")
+            stored = building.new_value(f"{output}:value")
             constants[stored], types[stored] = constants.pop(output), types[output]
             nodes = [
                 replace(node, inputs=tuple(stored if x == output else x for x in node.inputs))

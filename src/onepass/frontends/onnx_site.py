@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, defs
+from onnx import AttributeProto, NodeProto, TensorProto, defs, helper
 
 from onepass.core.dtypes import DType, dtype_of_numpy
 from onepass.core.errors import ModelError, UserError
@@ -26,6 +25,7 @@ FOLD_ELEMENTS = 1 << 20
 """Nodes over known values up to this many elements are evaluated at once; larger ones on demand."""
 
 RawAttr = AttrValue | TensorProto
+_DATA = set(map(AttributeProto.AttributeType.Value, ("FLOAT", "FLOATS", "INT", "INTS", "STRING", "TENSOR")))
 
 
 @dataclass(slots=True)
@@ -79,13 +79,9 @@ class Building:
         else:
             self.nodes.append(node)
 
-    def unique_node_name(self, wanted: str) -> str:
-        """`wanted`, numbered where a node has that name already."""
-        return _unique(wanted, self.node_names)
-
-    def unique_value_name(self, wanted: str) -> str:
-        """`wanted`, numbered where the model has a value of that name."""
-        return _unique(wanted, self.value_names)
+    def new_value(self, wanted: str) -> str:
+        """A name for a value: `wanted`, numbered where the model has a value of that name."""
+        return unique(wanted, self.value_names)
 
 
 class Site:
@@ -93,34 +89,29 @@ class Site:
 
     def __init__(self, building: Building, node: NodeProto, name: str) -> None:
         self.building, self.node, self.name = building, node, name
+        self.opset = building.opset
         inputs = [building.resolve(value) for value in node.input]
         while inputs and not inputs[-1]:
             inputs.pop()
         self.inputs = tuple(inputs)
         schema = defs.get_schema(node.op_type, building.opset, "")
         if not schema.min_input <= len(node.input) <= schema.max_input or (schema.min_input and not inputs):
-            raise self.error(
-                f"{len(inputs)} inputs are given, {node.op_type} needs {schema.min_input} or more"
-            )
+            needed = f"{node.op_type} needs {schema.min_input} or more"
+            raise self.error(f"{len(inputs)} inputs are given, {needed}")
         self.attrs: dict[str, RawAttr] = dict(default_attrs(node.op_type, building.opset))
         types = attribute_types(node.op_type, building.opset)
         for attribute in node.attribute:
+            name = f"attribute '{attribute.name}'"
             if attribute.name not in types:
-                raise self.error(
-                    f"attribute '{attribute.name}' does not exist in {node.op_type} of opset {building.opset}"
-                )
+                raise self.error(f"{name} does not exist in {node.op_type} of opset {building.opset}")
             if attribute.type != types[attribute.name]:
-                raise self.error(f"attribute '{attribute.name}' has the wrong type")
+                raise self.error(f"{name} has the wrong type")
             self.attrs[attribute.name] = attribute_value(attribute)
 
     @property
     def where(self) -> str:
         """The node in the user's words."""
         return f"node '{self.name}' ({self.node.op_type})"
-
-    @property
-    def opset(self) -> int:
-        return self.building.opset
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -189,7 +180,7 @@ class Site:
 
     def constant(self, array: Array, label: str) -> str:
         """A new known value beside the node's first output."""
-        name = self.building.unique_value_name(f"{self.node.output[0]}:{label}")
+        name = self.building.new_value(f"{self.node.output[0]}:{label}")
         self.building.define(name, array)
         return name
 
@@ -202,12 +193,12 @@ class Site:
         op: str,
         inputs: Sequence[str],
         attrs: Mapping[str, RawAttr],
-        outputs: Sequence[str] | None = None,
+        outputs: Sequence[str] = (),
     ) -> tuple[str, ...]:
         """Adds a node; `outputs` are this node's own unless given. Returns their names."""
-        names = self.outputs if outputs is None else tuple(outputs)
+        names = tuple(outputs) or self.outputs
         plain = {key: value for key, value in attrs.items() if not isinstance(value, TensorProto)}
-        own = self.building.unique_node_name(self.name)
+        own = unique(self.name, self.building.node_names)
         node = Node(own, op, tuple(inputs), names, plain, self.node.op_type)
         types = [self.building.types[name] if name else None for name in inputs]
         try:
@@ -225,7 +216,7 @@ class Site:
 
     def emit_between(self, op: str, inputs: Sequence[str], attrs: Mapping[str, RawAttr], label: str) -> str:
         """Adds a node whose one output is a new value, named after the node's first output."""
-        name = self.building.unique_value_name(f"{self.node.output[0]}:{label}")
+        name = self.building.new_value(f"{self.node.output[0]}:{label}")
         return self.emit(op, inputs, attrs, (name,))[0]
 
     def dtype_attr(self, name: str) -> DType:
@@ -265,31 +256,15 @@ def attribute_types(op_type: str, opset: int) -> Mapping[str, int]:
 
 def attribute_value(attribute: AttributeProto) -> RawAttr:
     """An attribute as a Python value: tuples for lists, tensors as they are; None for what is not data."""
-    match attribute.type:
-        case AttributeProto.FLOAT:
-            return float(attribute.f)
-        case AttributeProto.INT:
-            return int(attribute.i)
-        case AttributeProto.STRING:
-            return attribute.s.decode("utf-8", "replace")
-        case AttributeProto.FLOATS:
-            return tuple(attribute.floats)
-        case AttributeProto.INTS:
-            return tuple(attribute.ints)
-        case AttributeProto.STRINGS:
-            return tuple(item.decode("utf-8", "replace") for item in attribute.strings)
-        case AttributeProto.TENSOR:
-            return attribute.t
-        case _:
-            return None
+    if attribute.type not in _DATA:
+        return None
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return tuple(value) if isinstance(value, Sequence) else value
 
 
-def scalar(value: float, dtype: DType) -> Array:
-    """A rank-0 array."""
-    return np.asarray(value, dtype.numpy)
-
-
-def _unique(wanted: str, taken: set[str]) -> str:
+def unique(wanted: str, taken: set[str]) -> str:
     """`wanted`, or the first of `wanted_2`, `wanted_3`, ... that is not taken; takes it."""
     name, number = wanted, 1
     while name in taken:

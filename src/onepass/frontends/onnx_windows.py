@@ -18,30 +18,24 @@ def convert_pool(op: str) -> Converter:
     """A converter for MaxPool and AveragePool: padding explicit, row-major storage order only."""
 
     def convert(site: Site) -> None:
-        _emit_pool(site, op)
+        if site.int_attr("storage_order"):
+            raise site.error("storage_order 1 (column-major) is not supported")
+        kernel = site.ints_attr("kernel_shape")
+        if kernel is None:
+            raise site.error("attribute 'kernel_shape' is missing")
+        attrs = {key: value for key, value in site.attrs.items() if key not in ("auto_pad", "storage_order")}
+        site.emit(op, site.inputs, {**attrs, **_window(site, kernel)})
 
     return convert
 
 
-def _emit_pool(site: Site, op: str) -> None:
-    """Adds a pooling node."""
-    if site.int_attr("storage_order"):
-        raise site.error("storage_order 1 (column-major) is not supported")
-    kernel = site.ints_attr("kernel_shape")
-    if kernel is None:
-        raise site.error("attribute 'kernel_shape' is missing")
-    attrs = {key: value for key, value in site.attrs.items() if key not in ("auto_pad", "storage_order")}
-    site.emit(op, site.inputs, {**attrs, **_window(site, kernel)})
-
-
-def _window(site: Site, kernel: Shape) -> dict[str, RawAttr]:
-    """`kernel_shape`, `strides`, `dilations` and `pads`, complete and checked."""
+def _steps(site: Site, kernel: Shape) -> tuple[Shape, Shape]:
+    """Strides and dilations, complete and checked, as is the kernel."""
     rank = len(kernel)
     declared = site.ints_attr("kernel_shape")
     if declared is not None and declared != kernel:
         raise site.error(f"kernel_shape {list(declared)} contradicts the weights' {list(kernel)}")
-    spatial = site.shape()[2:]
-    if len(spatial) != rank:
+    if len(site.shape()) != 2 + rank:
         raise site.error(f"a kernel of rank {rank} does not fit an input of shape {list(site.shape())}")
     strides = site.ints_attr("strides") or (1,) * rank
     dilations = site.ints_attr("dilations") or (1,) * rank
@@ -49,9 +43,15 @@ def _window(site: Site, kernel: Shape) -> dict[str, RawAttr]:
         raise site.error(f"strides or dilations do not have rank {rank}")
     if min((*strides, *dilations, *kernel), default=1) < 1:
         raise site.error("strides, dilations and kernel sizes must be positive")
-    pads = _pads(site, spatial, kernel, strides, dilations)
-    if len(pads) != 2 * rank or min(pads, default=0) < 0:
-        raise site.error(f"pads {list(pads)} are negative or do not have rank {rank}")
+    return strides, dilations
+
+
+def _window(site: Site, kernel: Shape) -> dict[str, RawAttr]:
+    """`kernel_shape`, `strides`, `dilations` and `pads`, complete and checked."""
+    strides, dilations = _steps(site, kernel)
+    pads = _pads(site, site.shape()[2:], kernel, strides, dilations)
+    if len(pads) != 2 * len(kernel) or min(pads, default=0) < 0:
+        raise site.error(f"pads {list(pads)} are negative or do not have rank {len(kernel)}")
     return {"kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads}
 
 
@@ -77,17 +77,13 @@ def convert_conv_transpose(site: Site) -> None:
     """ConvTranspose: `output_shape` and `auto_pad` become pads; output padding explicit."""
     kernel, spatial = site.shape(1)[2:], site.shape()[2:]
     rank = len(kernel)
-    declared = site.ints_attr("kernel_shape")
-    if len(spatial) != rank or (declared is not None and declared != kernel):
-        raise site.error(f"a kernel of shape {list(kernel)} does not fit input and attributes")
-    strides = site.ints_attr("strides") or (1,) * rank
-    dilations = site.ints_attr("dilations") or (1,) * rank
+    strides, dilations = _steps(site, kernel)
     extra = site.ints_attr("output_padding") or (0,) * rank
     pads = site.ints_attr("pads") or (0,) * (2 * rank)
     mode = site.attrs.get("auto_pad") or "NOTSET"
     wanted = site.ints_attr("output_shape")
-    if len(strides) != rank or len(dilations) != rank or len(extra) != rank or len(pads) != 2 * rank:
-        raise site.error(f"strides, dilations, output_padding or pads do not have rank {rank}")
+    if len(extra) != rank or len(pads) != 2 * rank:
+        raise site.error(f"output_padding or pads do not have rank {rank}")
     if wanted is not None and len(wanted) > rank:
         wanted = wanted[-rank:]
     if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
@@ -108,13 +104,9 @@ def convert_conv_transpose(site: Site) -> None:
     elif mode == "VALID":
         pads = (0,) * (2 * rank)
     attrs: dict[str, RawAttr] = {
-        "kernel_shape": kernel,
-        "strides": strides,
-        "dilations": dilations,
-        "pads": pads,
-        "output_padding": extra,
-        "group": site.int_attr("group", 1),
-    }
+        "kernel_shape": kernel, "strides": strides, "dilations": dilations, "pads": pads,
+        "output_padding": extra, "group": site.int_attr("group", 1),
+    }  # fmt: skip
     site.emit("conv_transpose", site.inputs, attrs)
 
 
