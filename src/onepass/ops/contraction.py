@@ -222,7 +222,7 @@ def _gemm(types: InputTypes, attrs: Attrs) -> Lowering:
 def _gemm_reference(attrs: Attrs, a: Numbers, b: Numbers, *c: Numbers) -> Numbers:
     product = (a.T if attr(attrs, "transA", 0) else a) @ (b.T if attr(attrs, "transB", 0) else b)
     alpha, beta = (product.dtype.type(attr(attrs, name, 1.0)) for name in ("alpha", "beta"))
-    return np.asarray(alpha * product + (beta * c[0] if c and beta != 0 else 0))
+    return np.asarray(alpha * product + beta * c[0] if c and beta != 0 else alpha * product)
 
 
 define("conv", _conv, reference(_conv_reference))

@@ -193,7 +193,8 @@ def _row_norm_reference(
     attrs: Attrs, x: Numbers, scale: Numbers, *bias: Numbers, centred: bool = True
 ) -> Numbers:
     axes = tuple(range(attr(attrs, "axis", -1) % x.ndim, x.ndim))
-    return np.asarray(_normalized_reference(attrs, x, axes, centred) * scale + (bias[0] if bias else 0))
+    scaled = _normalized_reference(attrs, x, axes, centred) * scale
+    return scaled + bias[0] if bias else scaled
 
 
 def _lrn_attrs(attrs: Attrs) -> tuple[int, float, float, float]:

@@ -13,7 +13,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from onepass.core.dtypes import DType
 from onepass.core.errors import ModelError, ShapeError
 from onepass.core.tensor import Shape
 from onepass.loops.build import add, binary, cast, floordiv, idx, mod, mul
@@ -80,14 +79,14 @@ def _scale_fraction(scale: float, size: int, output: int) -> Fraction:
 def _sampling(mode: str, scale: float, size: int, output: int) -> Sampling:
     """ONNX's coordinate transformations, all of them affine in the output position."""
     ratio, half = _scale_fraction(scale, size, output), Fraction(1, 2)
-    step = 1 / ratio if ratio else Fraction(0)
+    step, zero = 1 / ratio if ratio else Fraction(0), Fraction(0)
     start = half * step - half
     if mode == "asymmetric":
-        start = Fraction(0)
+        start = zero
     elif mode == "align_corners":
-        step, start = Fraction(size - 1, output - 1) if output > 1 else Fraction(0), Fraction(0)
+        step, start = Fraction(size - 1, output - 1) if output > 1 else zero, zero
     elif mode == "pytorch_half_pixel" and output == 1:
-        step, start = Fraction(0), Fraction(0)
+        step, start = zero, zero
     elif mode == "half_pixel_symmetric":
         start += Fraction(size, 2) - output * step / 2
     elif mode not in ("half_pixel", "pytorch_half_pixel"):
@@ -113,12 +112,6 @@ def _samplings(attrs: Attrs, shape: Shape) -> dict[int, Sampling]:
     return found
 
 
-def _fraction(sample: Sampling, axis: int, dtype: DType) -> Expr:
-    """How far output `axis` lies from its first neighbour to the next, 0 to 1."""
-    place = add(mul(idx(f"i{axis}"), sample.slope), sample.offset)
-    return calc("div", cast(mod(place, sample.unit), dtype), sample.unit)
-
-
 def _resize(types: InputTypes, attrs: Attrs) -> Lowering:
     """Nearest: one load. Linear: dimension after dimension, as the weights are products."""
     x, mode = required(types, 0), attr(attrs, "mode", "nearest")
@@ -129,8 +122,8 @@ def _resize(types: InputTypes, attrs: Attrs) -> Lowering:
             extents[axis] = sample.output
             own[axis] = sample.place(axis, *sample.rounded(attr(attrs, "nearest_mode", "round_prefer_floor")))
         return single(Load("in0", tuple(own), x.dtype), tuple(extents))
-    if mode != "linear" or not x.dtype.is_float:
-        raise ModelError(f"resize of {x} in mode '{mode}' is not supported")
+    if mode != "linear" or not x.dtype.is_float or attr(attrs, "exclude_outside", 0):
+        raise ModelError(f"resize of {x} in mode '{mode}' is not supported", remedy="use nearest or linear")
     stages: list[Compute] = []
     source = "in0"
     for axis, sample in found.items():
@@ -139,7 +132,9 @@ def _resize(types: InputTypes, attrs: Attrs) -> Lowering:
             Load(source, (*own[:axis], sample.place(axis, *sample.exact, shift), *own[axis + 1 :]), x.dtype)
             for shift in (0, 1)
         )
-        fraction = _fraction(sample, axis, x.dtype)
+        # How far the position lies from the first neighbour to the second, 0 to 1.
+        place = add(mul(idx(f"i{axis}"), sample.slope), sample.offset)
+        fraction = calc("div", cast(mod(place, sample.unit), x.dtype), sample.unit)
         body = binary(
             "add", binary("mul", calc("sub", 1.0, fraction), first), binary("mul", fraction, second)
         )
