@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable
-from typing import Any, SupportsIndex, overload
+from typing import Any
 
 from onepass.ops.opdef import Array
 
@@ -19,11 +19,7 @@ class Results(tuple[Array, ...]):
         made.names = tuple(names)
         return made
 
-    @overload
-    def __getitem__(self, key: SupportsIndex | str) -> Array: ...
-    @overload
-    def __getitem__(self, key: slice) -> tuple[Array, ...]: ...
-    def __getitem__(self, key: SupportsIndex | slice | str) -> Any:
+    def __getitem__(self, key: Any) -> Any:
         if not isinstance(key, str):
             return super().__getitem__(key)
         if key not in self.names:

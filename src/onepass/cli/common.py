@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import os
 import re
 import shlex
 import sys
@@ -147,11 +146,7 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
             _fail(2, parts, str(error), options.get("as_json") is True)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        except BrokenPipeError:
-            # The interpreter flushes standard output once more when it ends: that must not fail too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(141) from None
-        except typer.Exit:
+        except (BrokenPipeError, typer.Exit):
             raise
         except Exception as error:
             step = error.step if isinstance(error, InternalError) else "unknown"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onepass.cost.machine import LEVELS, Machine
 from onepass.report.diagnosis import OpRow
-from onepass.report.svg import BLUE, GREY, INK, MUTED, ORANGE, PAPER, Canvas
+from onepass.report.svg import BLUE, GREY, INK, MUTED, ORANGE, Canvas
 from onepass.report.units import count_text, elide, seconds_text, share_text, text_width
 
 _WIDTH, _HEIGHT = 1000.0, 560.0
@@ -60,14 +60,20 @@ def roofline_svg(before: Sequence[OpRow], after: Sequence[OpRow], machine: Machi
     canvas = Canvas()
     _draw_axes(canvas, axes)
     taken = _draw_roofs(canvas, axes, peak, roofs)
-    dots = [(_dots(rows, axes), colour) for rows, colour in ((before, ORANGE), (after, BLUE))]
-    for group, colour in dots:
-        for dot in group:
-            _draw_dot(canvas, dot, colour)
-    for group, _ in dots:
-        taken += [_box_of(dot) for dot in group]
-    for group, colour in reversed(dots):
-        _draw_labels(canvas, group, colour, taken)
+    sides = [(_dots(rows, axes), colour, ink) for rows, colour, ink in (
+        (before, ORANGE, "#7a4a00"), (after, BLUE, "#004a75"))]  # fmt: skip
+    for dots, colour, _ in sides:
+        for dot in dots:
+            title = (
+                f"{dot.row.node} ({dot.row.op}): {seconds_text(dot.row.seconds)}, "
+                f"{share_text(dot.row.share_of_total)} of the time, {share_text(dot.row.share_of_peak)} of "
+                f"peak, bound: {dot.row.bound}"
+            )
+            canvas.circle(dot.x, dot.y, dot.radius, fill=colour, stroke=colour, opacity=0.28, title=title)
+            half = 0.8 * dot.radius
+            taken.append((dot.x - half, dot.y - half, dot.x + half, dot.y + half))
+    for dots, _, ink in reversed(sides):
+        _draw_labels(canvas, dots, ink, taken)
     end = canvas.swatches(_LEFT, 36, ((ORANGE, "before, one operator each"), (BLUE, "after fusion")))
     note = "area of a dot: its share of the time"
     left_out = len(before) + len(after) - len(shown)
@@ -112,7 +118,7 @@ def _draw_roofs(canvas: Canvas, axes: _Axes, peak: float, roofs: Sequence[tuple[
         at = x0 + 16
         base = y0 + (y - y0) * (at - x0) / (x1 - x0)
         canvas.text(at - 4, base - 5, label, size=12, fill=INK, turn=turn, halo=True)
-        # The label leans: three boxes along it cover it well enough.
+        # The label leans: boxes along it cover it well enough.
         long = text_width(label, 12)
         for part in (0.0, 0.33, 0.66, 1.0):
             px = at + part * long * math.cos(math.radians(turn))
@@ -136,44 +142,23 @@ def _dots(rows: Sequence[OpRow], axes: _Axes) -> list[_Dot]:
     return sorted(dots, key=lambda dot: -dot.radius)
 
 
-def _box_of(dot: _Dot) -> Box:
-    half = 0.8 * dot.radius
-    return (dot.x - half, dot.y - half, dot.x + half, dot.y + half)
-
-
-def _draw_dot(canvas: Canvas, dot: _Dot, colour: str) -> None:
-    row = dot.row
-    title = (
-        f"{row.node} ({row.op}): {seconds_text(row.seconds)}, {share_text(row.share_of_total)} of the time, "
-        f"{share_text(row.share_of_peak)} of peak, bound: {row.bound}"
-    )
-    canvas.circle(dot.x, dot.y, dot.radius, fill=colour, stroke=colour, opacity=0.28, title=title)
-
-
-def _draw_labels(canvas: Canvas, dots: Sequence[_Dot], colour: str, taken: list[Box]) -> None:
-    """Labels the dearest kernels where a place is free: right, left, above or below the dot."""
-    ink = "#7a4a00" if colour == ORANGE else "#004a75"
+def _draw_labels(canvas: Canvas, dots: Sequence[_Dot], ink: str, taken: list[Box]) -> None:
+    """Names the dearest kernels where a place is free above or below the dot."""
     for dot in dots[:_LABELS]:
         first, _, rest = dot.row.node.partition(" … ")
         text = elide(first.strip("/"), 11.5, 170) + (" +" if rest else "")
         text += f" {share_text(dot.row.share_of_total)}"
-        wide, off = text_width(text, 11.5), dot.radius + 5
-        for x, y in _places(dot, wide, off):
-            box = (x - 2, y - 12, x + wide, y + 4)
-            if box[0] < _LEFT or box[2] > _RIGHT or box[1] < _TOP - 16 or box[3] > _BOTTOM:
+        wide = text_width(text, 11.5)
+        x = dot.x + 6 if dot.x + 6 + wide < _RIGHT else dot.x - 6 - wide
+        for step in range(12):
+            for y in (dot.y - dot.radius - 5 - 14 * step, dot.y + dot.radius + 12 + 14 * step):
+                box = (x - 2, y - 12, x + wide, y + 4)
+                is_free = all(box[2] < b[0] or b[2] < box[0] or box[3] < b[1] or b[3] < box[1] for b in taken)
+                if is_free and box[1] > _TOP - 16 and box[3] < _BOTTOM:
+                    taken.append(box)
+                    canvas.line(dot.x, dot.y, min(max(dot.x, x), x + wide), y - 4, stroke=GREY)
+                    canvas.text(x, y, text, size=11.5, fill=ink, weight=600, halo=True)
+                    break
+            else:
                 continue
-            if all(box[2] < b[0] or b[2] < box[0] or box[3] < b[1] or b[3] < box[1] for b in taken):
-                taken.append(box)
-                canvas.line(dot.x, dot.y, min(max(dot.x, x), x + wide), y - 4, stroke=GREY)
-                canvas.circle(dot.x, dot.y, 2, fill=colour, stroke=PAPER)
-                canvas.text(x, y, text, size=11.5, fill=ink, weight=600, halo=True)
-                break
-
-
-def _places(dot: _Dot, wide: float, off: float) -> list[tuple[float, float]]:
-    places = [(dot.x + off, dot.y + 4), (dot.x - off - wide, dot.y + 4)]
-    for step in range(1, 12):
-        rise = off + 14.0 * step
-        places += [(dot.x + 6, dot.y + rise), (dot.x - wide - 6, dot.y + rise)]
-        places += [(dot.x + 6, dot.y - rise), (dot.x - wide - 6, dot.y - rise)]
-    return places
+            break

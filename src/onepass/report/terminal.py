@@ -15,7 +15,7 @@ from onepass.report.units import plain
 
 class Terminal(Console):
     """A console that leaves out control characters of what it is given: an escape sequence in the name of
-    an untrusted model's node could rewrite the screen. Raises BrokenPipeError when the reader is gone."""
+    an untrusted model's node could rewrite the screen."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -28,10 +28,6 @@ class Terminal(Console):
         """Each line as it is: no markup, no colour, wrapped by the terminal only."""
         for line in lines:
             self.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def on_broken_pipe(self) -> None:
-        """Rich would end the process here; that is for the command line to decide."""
-        raise BrokenPipeError
 
 
 def table(

@@ -63,25 +63,16 @@ class Device:
 class Growth:
     """Factors over two years, fitted to the best shipped device of each year that has both figures.
 
-    The fitted curves are `exp(intercept + slope * year)` in flop/s and byte/s.
+    `ridge_fit`: the fitted peak over the fitted bandwidth is `exp(intercept + slope * year)`.
     """
 
     family: Family
     first_year: int
     last_year: int
     years: int
-    peak_fit: tuple[float, float]
-    bandwidth_fit: tuple[float, float]
-
-    @property
-    def peak_factor(self) -> float:
-        """Growth of the best peak in two years."""
-        return math.exp(2 * self.peak_fit[0])
-
-    @property
-    def bandwidth_factor(self) -> float:
-        """Growth of the best memory bandwidth in two years."""
-        return math.exp(2 * self.bandwidth_fit[0])
+    peak_factor: float
+    bandwidth_factor: float
+    ridge_fit: tuple[float, float]
 
     @property
     def ridge_factor(self) -> float:
@@ -90,8 +81,7 @@ class Growth:
 
     def ridge_flops_per_byte(self, year: float) -> float:
         """Fitted peak over fitted bandwidth."""
-        slope, intercept = np.subtract(self.peak_fit, self.bandwidth_fit)
-        return math.exp(slope * year + intercept)
+        return math.exp(self.ridge_fit[0] * year + self.ridge_fit[1])
 
 
 def load_devices() -> tuple[Device, ...]:
@@ -117,11 +107,12 @@ def growth_per_two_years(devices: tuple[Device, ...], family: Family) -> Growth:
     logs = np.log(np.array([best[int(year)] for year in years]))
     # Fitting around the mean year keeps the problem well conditioned.
     centre = years.mean()
-    (peak_slope, bandwidth_slope), level = np.polyfit(years - centre, logs, 1)
+    slopes, levels = np.polyfit(years - centre, logs, 1)
+    slope = float(slopes[0] - slopes[1])
+    peak_factor, bandwidth_factor = map(float, np.exp(2 * slopes))
     return Growth(
-        family, int(years[0]), int(years[-1]), len(best),
-        (float(peak_slope), float(level[0] - peak_slope * centre)),
-        (float(bandwidth_slope), float(level[1] - bandwidth_slope * centre)),
+        family, int(years[0]), int(years[-1]), len(best), peak_factor, bandwidth_factor,
+        (slope, float(levels[0] - levels[1] - slope * centre)),
     )
 
 
