@@ -28,7 +28,6 @@ REASONS: Mapping[str, str] = {
     "form_mismatch": "no loop shape fits both",
     "slower": "fusing would be slower by the cost model",
     "switched_off": "fusion is switched off for these nodes",
-    "reads_constant": "a constant, laid out at compile time",
 }
 
 

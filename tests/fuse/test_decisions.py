@@ -1,0 +1,215 @@
+"""The ledger: a case for each reason, one decision for each edge, the modes, and exact bytes."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from random_graphs import random_graph
+from region_runs import graph_of, machine, planned
+
+from onepass.core.errors import OptionError
+from onepass.forms.regions import Context
+from onepass.frontends.onnx_import import import_onnx
+from onepass.fuse import planner
+from onepass.fuse.layouts import assign_layouts
+from onepass.fuse.planner import FuseMode, make_plan
+from onepass.fuse.rules import REASONS
+from onepass.pipeline import GRAPH_PASSES
+from onepass.zoo import catalog
+
+CONV = {"kernel_shape": (3, 3), "strides": (1, 1), "dilations": (1, 1), "pads": (1,) * 4, "group": 1}
+WEIGHTS = {"w": np.ones((8, 8, 3, 3), np.float32)}
+IMAGE, SQUARE = (1, 8, 6, 6), (6, 6)
+
+
+def relu(x):
+    return ("relu", x, {})
+
+
+def turn(x):
+    return ("transpose", x, {"perm": (1, 0)})
+
+
+def softmax(x, axis=1):
+    return ("softmax", x, {"axis": axis})
+
+
+# reason -> (graph, value, consumer's position)
+CASES = {
+    "fused": (lambda: graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {})), "v0", 1),
+    "row_in_cache": (lambda: graph_of({"x": SQUARE}, relu("x"), softmax("v0")), "v0", 1),
+    "graph_boundary": (lambda: graph_of({"x": SQUARE}, relu("x")), "x", 0),
+    "view": (
+        lambda: graph_of({"x": SQUARE}, relu("x"), ("reshape", "v0", {"shape": (36,)}), relu("v1")), "v0", 1),
+    "also_output": (
+        lambda: graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {}), outputs=("v0", "v1")), "v0", 1),
+    "no_cycle": (
+        lambda: graph_of({"x": SQUARE}, relu("x"), ("matmul", "v0 v0", {}), softmax("v1"),
+                         ("add", "v0 v2", {})), "v0", 3),
+    "one_reduction": (lambda: graph_of({"x": SQUARE}, ("matmul", "x x", {}), softmax("v0")), "v0", 1),
+    "same_space": (lambda: graph_of({"x": SQUARE}, ("matmul", "x x", {}), turn("v0")), "v0", 1),
+    "prologue_would_repeat": (
+        lambda: graph_of({"x": IMAGE}, ("exp", "x", {}), ("conv", "v0 w", CONV), constants=WEIGHTS), "v0", 1),
+    "border_of_zeros": (
+        lambda: graph_of({"x": (1, 6, 6, 8)}, ("transpose", "x", {"perm": (0, 3, 1, 2)}),
+                         ("conv", "v0 w", CONV), constants=WEIGHTS), "v0", 1),
+    "several_consumers": (
+        lambda: graph_of({"x": SQUARE}, relu("x"), turn("v0"), outputs=("v0", "v1")), "v0", 1),
+    "form_mismatch": (lambda: graph_of({"x": SQUARE}, softmax("x", 1), softmax("v0", 0)), "v0", 1),
+}  # fmt: skip
+
+
+def decision(plan, value, consumer):
+    found = [d for d in plan.decisions if (d.value, d.consumer) == (value, consumer)]
+    assert len(found) == 1
+    return found[0]
+
+
+@pytest.mark.parametrize("reason", CASES)
+def test_reason(reason):
+    build, value, position = CASES[reason]
+    graph = build()
+    _, made = planned(graph)
+    found = decision(made.plan, value, graph.nodes[position].name)
+    assert found.reason == reason, found
+    inside = {"fused": "register", "also_output": "register", "row_in_cache": "cache"}
+    assert found.home == inside.get(reason, "memory")
+    assert found.detail.startswith(REASONS[reason]) or ":" in found.detail or "us" in found.detail
+
+
+def test_fusing_that_does_not_pay_is_slower(monkeypatch):
+    monkeypatch.setattr(planner, "MIN_GAIN", 0.0)
+    graph = graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {}))
+    _, made = planned(graph)
+    found = decision(made.plan, "v0", "exp1")
+    assert (found.reason, found.home, found.alternative) == ("slower", "memory", "register")
+    assert found.alternative_s is not None
+    assert len(planned(graph, "all")[1].plan.regions) == 1
+
+
+def test_switched_off():
+    _, made = planned(graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {})), "none")
+    assert decision(made.plan, "v0", "exp1").reason == "switched_off"
+
+
+def test_every_reason_has_a_case():
+    assert set(CASES) | {"slower", "switched_off"} == set(REASONS)
+
+
+def edges(graph):
+    producers = {name: node.name for node in graph.nodes for name in node.outputs if name}
+    found = []
+    for value in graph.types:
+        if value in producers or value in graph.inputs:
+            readers = [node.name for node in graph.nodes if value in node.inputs]
+            readers += [""] if value in graph.outputs else []
+            found += [(value, producers.get(value, ""), reader) for reader in readers]
+    return Counter(found)
+
+
+def regions_are_sound(plan):
+    """Each node runs once, and every region comes after those that it reads."""
+    assert sorted(n.name for r in plan.regions for n in r.nodes) == sorted(n.name for n in plan.graph.nodes)
+    ready = {*plan.graph.inputs, *plan.graph.constants}
+    for region in plan.regions:
+        assert set(region.inputs) <= ready | {n for n in region.inputs if n not in plan.graph.types}
+        ready |= set(region.outputs)
+    assert set(plan.graph.outputs) <= ready
+
+
+@pytest.mark.parametrize("mode", ["none", "auto", "all", "limit=2"])
+def test_every_edge_has_one_decision(mode):
+    for seed in range(25):
+        graph, _ = random_graph(random.Random(seed))
+        for step in GRAPH_PASSES:
+            graph = step(graph)
+        _, made = planned(graph, mode)
+        assert Counter((d.value, d.producer, d.consumer) for d in made.plan.decisions) == edges(
+            made.plan.graph
+        )
+        regions_are_sound(made.plan)
+        for d in made.plan.decisions:
+            assert d.reason in REASONS
+            assert (d.home == "memory") == (not d.saved_bytes)
+
+
+def zoo_plan(name, mode, **options):
+    model = catalog.build(name, **options)
+    graph = import_onnx(model, catalog.default_shapes(model))
+    for step in GRAPH_PASSES:
+        graph = step(graph)
+    graph, layouts = assign_layouts(graph, 16)
+    return make_plan(
+        Context(graph, layouts, machine(16), 2, frozenset({"fold_batch_norm"})), FuseMode.parse(mode)
+    )
+
+
+def launches(made):
+    return sum(shaped is not None for shaped in made.shaped)
+
+
+def test_resnet50_runs_in_at_most_60_kernels():
+    none, auto = zoo_plan("resnet50", "none").plan, zoo_plan("resnet50", "auto")
+    assert sum(len(region.nodes) for region in none.regions) == 176  # its 175 and the copy of the input
+    assert launches(auto) <= 60
+    followers = {"batch_normalization", "relu", "add"}
+    alone = [r for r in auto.plan.regions if len(r.nodes) == 1 and r.nodes[0].op in followers]
+    assert not alone
+
+
+@pytest.mark.parametrize(("name", "options", "most"), [
+    ("mobilenet_v2", {}, 56), ("vector_add", {}, 1), ("bert_base", {"layers": 1}, 22),
+])  # fmt: skip
+def test_launches(name, options, most):
+    assert launches(zoo_plan(name, "auto", **options)) <= most
+
+
+def test_bytes_are_exact():
+    """relu -> exp -> add on 48 floats: 192 bytes a value, each value inside saves its write and its read."""
+    graph = graph_of({"x": (6, 8)}, relu("x"), ("exp", "v0", {}), ("add", "v1 v0", {}))
+    _, none = planned(graph, "none")
+    _, fused = planned(graph, "all")
+    assert [r.estimate.traffic.compulsory_bytes for r in none.plan.regions] == [384, 384, 576]
+    assert [r.estimate.traffic.compulsory_bytes for r in fused.plan.regions] == [384]
+    assert {d.value_bytes for d in none.plan.decisions} == {192}
+    assert all(not d.saved_bytes for d in none.plan.decisions)
+    assert decision(fused.plan, "v1", "add2").saved_bytes == {"l2": 384}
+
+
+def test_bytes_of_a_blocked_value_count_its_border_and_unused_lanes():
+    weights = {"w": np.ones((6, 3, 3, 3), np.float32), "u": np.ones((4, 6, 3, 3), np.float32)}
+    graph = graph_of({"x": (1, 3, 5, 5)}, ("conv", "x w", CONV), ("conv", "v0 u", CONV), constants=weights)
+    _, made = planned(graph, "none")
+    assert decision(made.plan, "v0", "conv1").value_bytes == 4 * (2 * 4) * 7 * 7
+
+
+def test_none_fuses_nothing_and_limits_count_merges():
+    graph = graph_of({"x": SQUARE}, *(("exp", f"v{k}" if k >= 0 else "x", {}) for k in range(-1, 5)))
+    counts = [len(planned(graph, f"limit={n}")[1].plan.regions) for n in range(7)]
+    assert counts == [6, 5, 4, 3, 2, 1, 1]
+    assert len(planned(graph, "none")[1].plan.regions) == 6
+
+
+def test_only_fuses_regions_that_hold_the_node():
+    nodes = [
+        ("exp", "x", {}),
+        ("abs", "v0", {}),
+        ("matmul", "v1 v1", {}),
+        ("exp", "v2", {}),
+        ("abs", "v3", {}),
+    ]
+    graph = graph_of({"x": SQUARE}, *nodes)
+    _, made = planned(graph, "only=exp3")
+    assert [len(region.nodes) for region in made.plan.regions] == [1, 1, 3]
+    assert decision(made.plan, "v0", "abs1").reason == "switched_off"
+
+
+@pytest.mark.parametrize("text", ["most", "limit=", "limit=x", "only=", "none=1", ""])
+def test_unknown_mode(text):
+    with pytest.raises(OptionError, match="way to fuse"):
+        FuseMode.parse(text)
+
+
+def test_a_chain_of_row_ops_is_one_kernel():
+    assert launches(zoo_plan("row_chain", "all")) == 1
