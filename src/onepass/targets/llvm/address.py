@@ -9,6 +9,7 @@ whose variable they depend on, each once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from onepass.core.dtypes import I64
@@ -173,45 +174,43 @@ class Addressing(Arithmetic, ABC):
         if not terms:
             return root
         key, c = terms[-1]
+        return self._placed(
+            key, (root, terms),
+            lambda: f"getelementptr i8, ptr {self._base(root, terms[:-1])}, i64 {self._scaled(key, c)}",
+        )  # fmt: skip
+
+    def _placed(self, key: str, name: object, text: Callable[[], str]) -> str:
+        """The result of an instruction called `name`, computed once where `key` is known."""
         depth = self._depth(key)
         if depth == len(self.scopes):
-            base = self._base(root, terms[:-1])
-            return self.op(f"getelementptr i8, ptr {base}, i64 {self._scaled(key, c)}")
+            return self.op(text())
         scope = self.scopes[depth]
-        found = scope.known.get((root, terms))
+        found = scope.known.get(name)
         if found is None:
-            base = self._base(root, terms[:-1])
-            step = self._scaled(key, c)
-            found = self.name()
-            scope.prologue.append(f"  {found} = getelementptr i8, ptr {base}, i64 {step}")
-            scope.known[root, terms] = found
+            line = text()
+            found = scope.known[name] = self.name()
+            scope.prologue.append(f"  {found} = {line}")
         return found
 
     def _scaled(self, key: str, c: int) -> str:
-        """The operand of `c * key`, computed where `key` is known."""
+        """The operand of `c * key`."""
+        if c == 1:
+            return self._value(key)
+        return self._placed(key, (key, c), lambda: f"mul i64 {self._value(key)}, {c}")
+
+    def _value(self, key: str) -> str:
+        if key in self.dynamic:
+            return self.dynamic[key][0]
         depth = self._depth(key)
         if depth == len(self.scopes):
-            value = self.evaluate(self._atom_exprs[key], hoisted=False)
-            return value if c == 1 else self.op(f"mul i64 {value}, {c}")
+            return self.evaluate(self._atom_exprs[key], hoisted=False)
         scope = self.scopes[depth]
-        found = scope.known.get((key, c))
-        if found is None:
-            value = self.dynamic[key][0] if key in self.dynamic else self._atom(scope, key)
-            found = value
-            if c != 1:
-                found = self.name()
-                scope.prologue.append(f"  {found} = mul i64 {value}, {c}")
-            scope.known[key, c] = found
-        return found
-
-    def _atom(self, scope: Scope, key: str) -> str:
-        found = scope.known.get(key)
-        if found is None:
+        if key not in scope.known:
             saved = self.lines, self.known
             self.lines, self.known = scope.prologue, {}
-            found = scope.known[key] = self.evaluate(self._atom_exprs[key], hoisted=True)
+            scope.known[key] = self.evaluate(self._atom_exprs[key], hoisted=True)
             self.lines, self.known = saved
-        return found
+        return scope.known[key]
 
     def index_operand(self, form: Form, const: int) -> str:
         """The scalar operand of a resolved form (at lane 0)."""
@@ -225,14 +224,4 @@ class Addressing(Arithmetic, ABC):
         last = self._scaled(key, c)
         if len(terms) == 1:
             return last
-        depth = self._depth(key)
-        if depth == len(self.scopes):
-            return self.op(f"add i64 {self._sum(terms[:-1])}, {last}")
-        scope = self.scopes[depth]
-        found = scope.known.get(terms)
-        if found is None:
-            before = self._sum(terms[:-1])
-            found = self.name()
-            scope.prologue.append(f"  {found} = add i64 {before}, {last}")
-            scope.known[terms] = found
-        return found
+        return self._placed(key, terms, lambda: f"add i64 {self._sum(terms[:-1])}, {last}")
