@@ -171,34 +171,34 @@ class Model:
         if not named and len(arrays) == len(self.inputs):
             return [np.asarray(array) for array in arrays]
         names = [item.name for item in self.inputs]
-        remedy = "the inputs are " + ", ".join(map(str, self.inputs)) if names else "call it without inputs"
+        remedy = "the inputs are " + ", ".join(map(str, self.inputs))
+        found = dict(zip(names, arrays, strict=False))
         for name in named:
-            if name not in names or name in names[: len(arrays)]:
-                what = "was given twice" if name in names else "does not exist"
+            if name in found or name not in names:
+                what = "was given twice" if name in found else "does not exist"
                 raise ShapeError(f"input '{name}' {what}", remedy=remedy)
-        missing = [name for name in names[len(arrays) :] if name not in named]
+        found |= named
+        missing = [name for name in names if name not in found]
         if missing or len(arrays) > len(names):
             why = f"no array for {', '.join(missing)}" if missing else ""
             raise ShapeError(
                 f"the model takes {len(names)} inputs, not {len(arrays) + len(named)}", why=why, remedy=remedy
             )
-        return [np.asarray(array) for array in (*arrays, *(named[name] for name in names[len(arrays) :]))]
+        return [np.asarray(found[name]) for name in names]
 
     def _shapes_of(self, arrays: Sequence[Array]) -> dict[str, Shape]:
         """The shapes of a call that needs new code, checked against what is declared and what was given."""
         fixed = self._setup.settings.shapes
         for item, array in zip(self.inputs, arrays, strict=True):
-            where = f"input '{item.name}'"
+            wanted, got = fixed.get(item.name, array.shape), f"got {array.dtype}{list(array.shape)}"
             if array.dtype != item.dtype.numpy:
                 raise ShapeError(
-                    f"input '{item.name}' has the wrong element type", where=where,
-                    why=f"expected {item}, got {array.dtype}{list(array.shape)}",
+                    f"input '{item.name}' has the wrong element type", why=f"expected {item}, {got}",
                     remedy=f"convert it with .astype('{item.dtype}')",
                 )  # fmt: skip
-            if array.shape != fixed.get(item.name, array.shape):
+            if array.shape != wanted:
                 raise ShapeError(
-                    f"input '{item.name}' has the wrong shape", where=where,
-                    why=f"compiled for {list(fixed[item.name])}, got {list(array.shape)}",
+                    f"input '{item.name}' has the wrong shape", why=f"compiled for {list(wanted)}, {got}",
                     remedy="leave the input out of the shapes option to take any shape, or reshape the array",
                 )  # fmt: skip
         shapes = {item.name: array.shape for item, array in zip(self.inputs, arrays, strict=True)}
@@ -213,7 +213,10 @@ class Model:
                 compiled = self._setup.compile(import_onnx(self._loaded, shapes), self._known)
                 self._known.update(compiled.objects)
                 explained = f"{reason}; {self._note}" if self._note else reason
-                self.specializations.append(_record(shapes, explained, compiled))
+                self.specializations.append(Specialization(
+                    shapes, explained, compiled.compile_s, compiled.hits, compiled.misses,
+                    compiled.cache_notes(),
+                ))  # fmt: skip
                 self._compiled[key] = compiled
             return self._compiled[key]
 
@@ -221,12 +224,6 @@ class Model:
         made = len(self.specializations)
         inputs = ", ".join(map(str, self.inputs))
         return f"<onepass.Model ({inputs}) -> {', '.join(self.outputs)}; {made} specializations>"
-
-
-def _record(shapes: Mapping[str, Shape], reason: str, compiled: Compiled) -> Specialization:
-    return Specialization(
-        shapes, reason, compiled.compile_s, compiled.hits, compiled.misses, compiled.cache_notes()
-    )
 
 
 def _is_bound(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape]) -> bool:

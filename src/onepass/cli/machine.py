@@ -75,12 +75,7 @@ def wall(
         show_json({
             "devices": [asdict(device) for device in (*devices, placed)],
             "growth_per_two_years": {
-                growth.family: {
-                    "first_year": growth.first_year, "last_year": growth.last_year,
-                    "peak": growth.peak_factor, "bandwidth": growth.bandwidth_factor,
-                    "operations_per_byte": growth.ridge_factor,
-                }
-                for growth in growths
+                growth.family: {**asdict(growth), "ridge_factor": growth.ridge_factor} for growth in growths
             },
             "machine": asdict(placed),
             "svg": str(svg) if svg else None,

@@ -94,9 +94,8 @@ def _row(region: Region, measured: float | None, total: float, machine: Machine,
     per_s = 1 / seconds if seconds else 0.0
     at: dict[str, int] = {level: traffic.bytes_at.get(level, 0) for level in LEVELS if level != "l1"}
     bandwidth = None
-    for level in LEVELS:
-        if level == estimate.bound:
-            bandwidth = at.get(level, 0) * per_s / machine.bandwidth_bytes_per_s(level, workers)
+    if estimate.bound in at:
+        bandwidth = at[estimate.bound] * per_s / machine.roof(estimate.bound, workers)
     return OpRow(
         region=region.id,
         node=region.name,
