@@ -17,8 +17,6 @@ _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "fmod"
 _INT_OPS = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor"}
 _BOOL_OPS = {"max": "or", "min": "and", "and": "and", "or": "or", "xor": "xor"}
 _ROUNDINGS = {"floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc"}
-_LIBM = {name: name for name in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh",
-                                 "acosh", "atanh", "exp", "log", "tanh", "erf")}  # fmt: skip
 _ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
@@ -165,13 +163,15 @@ class Arithmetic(Math):
         if op == "abs":
             name, kinds = f"llvm.abs.{kind if not lanes else f'v{lanes}i{dtype.bits}'}", f"{kind}, i1"
             return self.call(kind, name, kinds, f"{kind} {x}, i1 false")
-        if op == "sign":
-            zero = constant(0, dtype, lanes)
-            positive = self.compare("gt", x, zero, dtype, lanes)
-            negative = self.compare("lt", x, zero, dtype, lanes) if dtype.kind == "int" else ""
-            low = self.select(negative, constant(-1, dtype, lanes), zero, dtype, lanes) if negative else zero
-            return self.select(positive, constant(1, dtype, lanes), low, dtype, lanes)
-        raise InternalError("emit", f"no operation '{op}' on {dtype}")
+        return self._sign(x, dtype, lanes)
+
+    def _sign(self, x: str, dtype: DType, lanes: int) -> str:
+        """-1, 0 or 1; NaN stays."""
+        zero, out = constant(0, dtype, lanes), x
+        for order, value in (("lt", -1), ("gt", 1), ("eq", 0)):
+            holds = self.compare(order, x, zero, dtype, lanes)
+            out = self.select(holds, constant(value, dtype, lanes), out, dtype, lanes)
+        return out
 
     def _float_unary(self, op: str, x: str, dtype: DType, lanes: int) -> str:
         kind = type_of(dtype, lanes)
@@ -187,13 +187,7 @@ class Arithmetic(Math):
             size = self.intrinsic("fabs", dtype, lanes, x)
             return self.op(f"fcmp oeq {kind} {size}, {constant(math.inf, dtype, lanes)}")
         if op == "sign":
-            zero, one = constant(0.0, dtype, lanes), constant(1.0, dtype, lanes)
-            below = self.op(f"fcmp olt {kind} {x}, {zero}")
-            above = self.op(f"fcmp ogt {kind} {x}, {zero}")
-            is_zero = self.op(f"fcmp oeq {kind} {x}, {zero}")
-            out = self.select(below, constant(-1.0, dtype, lanes), x, dtype, lanes)
-            out = self.select(above, one, out, dtype, lanes)
-            return self.select(is_zero, zero, out, dtype, lanes)
+            return self._sign(x, dtype, lanes)
         return self._transcendental(op, x, dtype, lanes)
 
     def _transcendental(self, op: str, x: str, dtype: DType, lanes: int) -> str:
@@ -209,9 +203,7 @@ class Arithmetic(Math):
             negative = self.op(f"fcmp olt {kind} {x}, {constant(0.0, dtype, lanes)}")
             top = self.select(negative, power, one, dtype, lanes)
             return self.op(f"fdiv {kind} {top}, {self.op(f'fadd {kind} {one}, {power}')}")
-        if op not in _LIBM:
-            raise InternalError("emit", f"no operation '{op}' on {dtype}")
-        return self.per_lane(_LIBM[op] + ("f" if dtype == F32 else ""), (x,), dtype, lanes)
+        return self.per_lane(op + ("f" if dtype == F32 else ""), (x,), dtype, lanes)
 
     def per_lane(self, function: str, operands: tuple[str, ...], dtype: DType, lanes: int) -> str:
         """Calls a scalar function of the process (libm) lane by lane."""

@@ -76,6 +76,15 @@ class Expressions(Addressing):
         """The operand of a value in a vector operation."""
         return value[0] if value[1] else self.splat(value[0], dtype, self.extent)
 
+    def lane_of(self, value: Value, dtype: DType, lane: int) -> str:
+        """The operand of a value in one lane."""
+        return self.extract(value[0], dtype, self.extent, lane) if value[1] else value[0]
+
+    def place(self, access: ir.Load | ir.Store | ir.Prefetch, buffer: ir.Buffer) -> tuple[int, Form]:
+        """Where in its buffer an element lies, in bytes: a constant part and a resolved form."""
+        strides = strides_of(buffer.shape, buffer.dtype.size_bytes)
+        return self.resolve(self.form(access, "memory", access.indices, strides))
+
     def _const(self, expr: ir.Const) -> Value:
         found = self._literals.get(id(expr))
         if found is None:
@@ -222,7 +231,7 @@ class Expressions(Addressing):
         if buffer.home == "register":
             return self.load_register(expr, buffer)
         size = buffer.dtype.size_bytes
-        const, form = self.resolve(self.form(expr, "memory", expr.indices, strides_of(buffer.shape, size)))
+        const, form = self.place(expr, buffer)
         if self.vector is None or (not form.lane and not self.varies(form)):
             return self._load_scalar(self.pointer(self.roots[buffer.name], form, const), buffer), False
         if self.varies(form):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from onepass.core.dtypes import I64
 from onepass.core.errors import InternalError
 from onepass.loops.affine import range_of
 from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
 from onepass.loops.walk import statements
 from onepass.targets.llvm.address import Scope
-from onepass.targets.llvm.expressions import Expressions, strides_of
+from onepass.targets.llvm.expressions import Expressions
 from onepass.targets.llvm.writer import Lines, stored_type, type_of
 
 
@@ -60,12 +61,14 @@ class Statements(Expressions):
         self.memo = {}
         return self.evaluate(expr, hoisted=False)
 
-    def _stored_registers(self, stmt: For | If) -> list[str]:
+    def _stored_registers(self, stmt: For | If) -> list[tuple[str, int]]:
+        """The register elements that `stmt` stores: buffer, and number of the vector."""
         names = self._stored.get(id(stmt))
         if names is None:
             names = frozenset(s.buffer for s in statements(stmt.body) if isinstance(s, Store))
             self._stored[id(stmt)] = names
-        return [name for name in self.registers if name in names]
+        found = [name for name in self.registers if name in names]
+        return [(name, i) for name in found for i in range(len(self.registers[name]))]
 
     def _loop(self, stmt: For) -> None:
         start, stop = self._scalar(stmt.start), self._scalar(stmt.stop)
@@ -102,8 +105,7 @@ class Statements(Expressions):
         """This worker's contiguous share of the iterations."""
         step, count = stmt.step, str(trips)
         if trips is None:
-            extent = self.op(f"sub i64 {stop}, {start}")
-            extent = self.intrinsic_max_zero(extent)
+            extent = self.intrinsic("smax", I64, 0, self.op(f"sub i64 {stop}, {start}"), "0")
             count = (
                 self.op(f"udiv i64 {self.op(f'add i64 {extent}, {step - 1}')}, {step}")
                 if step > 1
@@ -116,15 +118,9 @@ class Statements(Expressions):
             edges.append(self.op(f"add i64 {share}, {start}") if start != "0" else share)
         self._serial(stmt, edges[0], edges[1], False, bounds)
 
-    def intrinsic_max_zero(self, operand: str) -> str:
-        """The larger of a 64-bit integer and 0."""
-        return self.call("i64", "llvm.smax.i64", "i64, i64", f"i64 {operand}, i64 0")
-
     def _serial(self, stmt: For, start: str, stop: str, certain: bool, bounds: tuple[int, int]) -> None:
         """A loop with its test at the end; `certain`: it runs at least once."""
-        carried = [
-            (name, i) for name in self._stored_registers(stmt) for i in range(len(self.registers[name]))
-        ]
+        carried = self._stored_registers(stmt)
         initial = [self.registers[name][i] for name, i in carried]
         body, leave, entry = self.label(), self.label(), self.block
         if certain:
@@ -179,9 +175,7 @@ class Statements(Expressions):
 
     def branch(self, condition: str, stmt: If) -> None:
         """Writes the body of `stmt` where the operand `condition` holds."""
-        carried = [
-            (name, i) for name in self._stored_registers(stmt) for i in range(len(self.registers[name]))
-        ]
+        carried = self._stored_registers(stmt)
         before = [self.registers[name][i] for name, i in carried]
         yes, leave, entry = self.label(), self.label(), self.block
         self.do(f"br i1 {condition}, label %{yes}, label %{leave}")
@@ -226,8 +220,7 @@ class Statements(Expressions):
         if buffer.home == "register":
             return
         self.memo = {}
-        strides = strides_of(buffer.shape, buffer.dtype.size_bytes)
-        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides))
+        const, form = self.place(stmt, buffer)
         pointer = self.pointer(self.roots[buffer.name], form, const)
         self.declarations["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         write = int(stmt.buffer in self.written)
@@ -239,27 +232,26 @@ class Statements(Expressions):
             self._store_register(stmt, buffer)
             return
         dtype, size = buffer.dtype, buffer.dtype.size_bytes
-        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides_of(buffer.shape, size)))
+        const, form = self.place(stmt, buffer)
         value = self.value(stmt.value)
         root = self.roots[buffer.name]
         if self.vector is None or (not form.lane and not self.varies(form)):
             # Without a lane in the address all iterations write one element: the last one counts.
-            operand = self.extract(value[0], dtype, self.extent, self.extent - 1) if value[1] else value[0]
+            operand = self.lane_of(value, dtype, self.extent - 1)
             self._write(self.pointer(root, form, const), operand, buffer, 0)
             return
         if form.lane == size and not self.varies(form):
             self._write(self.pointer(root, form, const), self.spread(value, dtype), buffer, self.extent)
             return
         for lane in range(self.extent):
-            operand = self.extract(value[0], dtype, self.extent, lane) if value[1] else value[0]
+            operand = self.lane_of(value, dtype, lane)
             if self.varies(form):
                 self.at_lane(lane, lambda x=operand: self._store_operand(stmt, buffer, x))  # type: ignore[misc]
             else:
                 self._write(self.pointer(root, form, const + lane * form.lane), operand, buffer, 0)
 
     def _store_operand(self, stmt: Store, buffer: Buffer, operand: str) -> str:
-        strides = strides_of(buffer.shape, buffer.dtype.size_bytes)
-        const, form = self.resolve(self.form(stmt, "memory", stmt.indices, strides))
+        const, form = self.place(stmt, buffer)
         self._write(self.pointer(self.roots[buffer.name], form, const), operand, buffer, 0)
         return operand
 
@@ -275,9 +267,7 @@ class Statements(Expressions):
         values, width = self.registers[buffer.name], width_of(buffer)
         dtype, old = buffer.dtype, values[row]
         if not width:
-            values[row] = (
-                self.extract(value[0], dtype, self.extent, self.extent - 1) if value[1] else value[0]
-            )
+            values[row] = self.lane_of(value, dtype, self.extent - 1)
             return
         kind = type_of(dtype, width)
         if self.vector is not None and step == 1 and at == 0 and width == self.extent:
@@ -285,9 +275,9 @@ class Statements(Expressions):
             return
         lanes = range(self.extent) if self.vector is not None and step else range(1)
         if len(lanes) == 1 and value[1]:
-            value = self.extract(value[0], dtype, self.extent, self.extent - 1), False
+            value = self.lane_of(value, dtype, self.extent - 1), False
         for lane in lanes:
-            operand = self.extract(value[0], dtype, self.extent, lane) if value[1] else value[0]
+            operand = self.lane_of(value, dtype, lane)
             old = self.op(
                 f"insertelement {kind} {old}, {type_of(dtype, 0)} {operand}, i64 {at + lane * step}"
             )

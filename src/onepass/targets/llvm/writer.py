@@ -6,14 +6,47 @@ IR objects (llvmlite.ir) cost 50 times more time an instruction than strings. An
 
 from __future__ import annotations
 
+import math
+import struct
 from functools import lru_cache
 
-from onepass.core.dtypes import BOOL, DType
+from onepass.core.dtypes import BOOL, U8, DType
 from onepass.loops.ir import Scalar
 from onepass.targets.llvm.description import TargetDescription
-from onepass.targets.llvm.spelling import literal, scalar_type, storage_type, suffix
 
 Lines = list["str | Lines"]
+_FLOATS = {16: "half", 32: "float", 64: "double"}
+_PACK = {16: ">e", 32: ">f", 64: ">d"}
+
+
+def scalar_type(dtype: DType) -> str:
+    """Type of a value in a register: a bool is `i1`."""
+    if dtype.is_float:
+        return _FLOATS[dtype.bits]
+    return "i1" if dtype.kind == "bool" else f"i{dtype.bits}"
+
+
+def suffix(dtype: DType, lanes: int) -> str:
+    """How an overloaded intrinsic's name ends for this type: `f32`, `v16f32`; `lanes` 0 is a scalar."""
+    bits = 1 if dtype.kind == "bool" else dtype.bits
+    name = f"{'f' if dtype.is_float else 'i'}{bits}"
+    return f"v{lanes}{name}" if lanes else name
+
+
+def literal(value: Scalar, dtype: DType) -> str:
+    """A scalar literal; floats in hexadecimal so that every bit is kept, integers wrapped to `dtype`."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if not dtype.is_float:
+        wrapped = int(value) & ((1 << dtype.bits) - 1)
+        return str(wrapped - (1 << dtype.bits) if wrapped >> (dtype.bits - 1) else wrapped)
+    try:
+        stored = struct.pack(_PACK[dtype.bits], value)
+    except OverflowError:
+        stored = struct.pack(_PACK[dtype.bits], math.copysign(math.inf, value))
+    if dtype.bits == 16:
+        return "0xH" + stored.hex().upper()
+    return "0x" + struct.pack(">d", struct.unpack(_PACK[dtype.bits], stored)[0]).hex().upper()
 
 
 @lru_cache(maxsize=4096)
@@ -25,9 +58,8 @@ def type_of(dtype: DType, lanes: int) -> str:
 
 @lru_cache(maxsize=4096)
 def stored_type(dtype: DType, lanes: int) -> str:
-    """LLVM type of the same value in memory."""
-    scalar = storage_type(dtype)
-    return f"<{lanes} x {scalar}>" if lanes else scalar
+    """LLVM type of the same value in memory, where a bool is one byte."""
+    return type_of(U8 if dtype.kind == "bool" else dtype, lanes)
 
 
 def constant(value: Scalar, dtype: DType, lanes: int = 0) -> str:
