@@ -23,21 +23,16 @@ TRACED_RUNS = 20
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
-    """`rows`: one for each operator, run on its own; `decisions`: one for each edge of the fused plan."""
+    """`rows`: one for each operator, run on its own. `plan`: the operators of the unfused plan with the
+    decisions of the fused one."""
 
     rows: tuple[OpRow, ...]
-    unfused: Plan
-    fused: Plan
-
-    @property
-    def plan(self) -> Plan:
-        """The operators of the unfused plan with the decisions of the fused one."""
-        return replace(self.unfused, decisions=self.fused.decisions)
+    plan: Plan
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The ledger of the fused plan."""
-        return self.fused.decisions
+        """The ledger of the fused plan: one entry for each edge."""
+        return self.plan.decisions
 
     def __repr__(self) -> str:
         written = io.StringIO()
@@ -59,4 +54,4 @@ def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape], measur
         inputs = inputs_of(loaded, graph)
         trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
     rows = diagnose(unfused.plan, trace, setup.machine, setup.workers)
-    return Explanation(rows, unfused.plan, fused.plan)
+    return Explanation(rows, replace(unfused.plan, decisions=fused.plan.decisions))

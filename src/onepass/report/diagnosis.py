@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
+from typing import Any
 
 from rich.table import Table
 
@@ -150,28 +151,30 @@ def diagnosis_json(rows: Sequence[OpRow]) -> dict[str, object]:
     }
 
 
-FACTS: dict[str, Callable[[OpRow], str]] = {
-    "operations": lambda row: count_text(row.operations, ""),
-    "min\nbytes": lambda row: bytes_text(row.minimum_bytes),
-    "moved\nbytes": lambda row: bytes_text(row.moved_bytes),
-    "ops per\nbyte": lambda row: f"{row.operations_per_byte:.3g}",
-    "bound": lambda row: row.bound,
-    "predicted": lambda row: seconds_text(row.predicted_s),
-    "measured": lambda row: seconds_text(row.measured_s),
-    "of\npeak": lambda row: share_text(row.share_of_peak),
-    "of\nbandwidth": lambda row: share_text(row.share_of_bandwidth),
-    "waiting": lambda row: share_text(row.waiting_share),
-    "launch": lambda row: share_text(row.launch_share),
-    "of\ntotal": lambda row: share_text(row.share_of_total),
-}
+FACTS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("operations", "operations", lambda count: count_text(count, "")),
+    ("min\nbytes", "minimum_bytes", bytes_text),
+    ("moved\nbytes", "moved_bytes", bytes_text),
+    ("ops per\nbyte", "operations_per_byte", "{:.3g}".format),
+    ("bound", "bound", str),
+    ("predicted", "predicted_s", seconds_text),
+    ("measured", "measured_s", seconds_text),
+    ("of\npeak", "share_of_peak", share_text),
+    ("of\nbandwidth", "share_of_bandwidth", share_text),
+    ("waiting", "waiting_share", share_text),
+    ("launch", "launch_share", share_text),
+    ("of\ntotal", "share_of_total", share_text),
+)
+"""What every table of kernels shows: heading, attribute of `OpRow`, and how it is written."""
 
 
 def diagnosis_table(rows: Sequence[OpRow], limit: int = 40) -> Table:
     """The `limit` most expensive rows, the dearest first; fits 140 columns."""
     shown = sorted(rows, key=lambda row: -row.seconds)[:limit]
     left = len(rows) - len(shown)
-    cells = ((_label(row), *(show(row) for show in FACTS.values())) for row in shown)
-    return table(["node"], list(FACTS), cells, caption=f"and {left} cheaper ones" if left else "")
+    cells = ((_label(row), *(show(getattr(row, name)) for _, name, show in FACTS)) for row in shown)
+    headings = [heading for heading, _, _ in FACTS]
+    return table(["node"], headings, cells, caption=f"and {left} cheaper ones" if left else "")
 
 
 def _label(row: OpRow) -> str:
@@ -198,7 +201,7 @@ def node_json(plan: Plan, rows: Sequence[OpRow], name: str) -> dict[str, object]
 def node_table(plan: Plan, rows: Sequence[OpRow], name: str) -> Table:
     """`node_json` as a table with one fact a line."""
     row = node_row(plan, rows, name)
-    facts = [(heading.replace("\n", " "), show(row)) for heading, show in FACTS.items()]
+    facts = [(heading.replace("\n", " "), show(getattr(row, name))) for heading, name, show in FACTS]
     facts += [(f"moved at {level}", bytes_text(size)) for level, size in row.moved_bytes_at.items()]
     facts += [
         (f"{d.producer or 'model input'} → {d.consumer or 'model output'}", f"{d.home}: {d.detail}")

@@ -16,12 +16,12 @@ from importlib.resources import files
 
 from onepass.cost.machine import Machine
 from onepass.fuse.plan import Decision, Plan
-from onepass.report.diagnosis import OpRow, diagnose, error_sentence
+from onepass.report.diagnosis import FACTS, OpRow, diagnose, error_sentence
 from onepass.report.flow_svg import before_after_svg
 from onepass.report.outcome import HOMES, Outcome, headline, verdict
 from onepass.report.roofline_svg import roofline_svg
 from onepass.report.timebar_svg import timebar_svg
-from onepass.report.units import bytes_text, count_text, plural, roof_text, seconds_text, share_text
+from onepass.report.units import bytes_text, plural, roof_text, seconds_text, share_text
 from onepass.runtime.trace import Trace
 
 _SECTIONS = {
@@ -156,30 +156,21 @@ def _kernels(after: Sequence[OpRow], before: Sequence[OpRow]) -> str:
 
 
 def _kernel_table(rows: Sequence[OpRow], label: str) -> str:
-    headings = ("#", "Nodes", "Bound", "Operations", "Bytes", "Ops/byte", "Predicted", "Measured", "Error",
-                "Of peak", "Of bandwidth", "Waiting", "Of total")  # fmt: skip
-    return _table(label, headings, 3, (_kernel_cells(i, row) for i, row in enumerate(rows, 1)))
+    headings = ["#", "Nodes", *(heading.replace("\n", " ").capitalize() for heading, _, _ in FACTS)]
+    return _table(label, headings, 2, (_kernel_cells(i, row) for i, row in enumerate(rows, 1)))
 
 
 def _kernel_cells(index: int, row: OpRow) -> str:
-    measured = row.measured_s
-    error = (row.predicted_s - measured) / measured if measured else None
-    return "".join((
-        _cell(str(index), index),
-        _cell(f"{_name(row.node)}<small>{escape(row.op)}</small>", style="name wide"),
-        _cell(escape(row.bound)),
-        _cell(count_text(row.operations, ""), row.operations),
-        _cell(f"{bytes_text(row.moved_bytes)}<small>least {bytes_text(row.minimum_bytes)}</small>",
-              row.moved_bytes),
-        _cell(f"{row.operations_per_byte:.3g}", row.operations_per_byte),
-        _cell(seconds_text(row.predicted_s), row.predicted_s),
-        _cell(seconds_text(measured), measured or 0.0),
-        _cell("–" if error is None else f"{round(100 * error):+d} %", error or 0.0),
-        _cell(share_text(row.share_of_peak), row.share_of_peak),
-        _cell(share_text(row.share_of_bandwidth), row.share_of_bandwidth or 0.0),
-        _cell(share_text(row.waiting_share), row.waiting_share),
-        _cell(share_text(row.share_of_total), row.share_of_total),
-    ))  # fmt: skip
+    values = [(getattr(row, name), show) for _, name, show in FACTS]
+    return (
+        _cell(str(index), index)
+        + _cell(f"{_name(row.node)}<small>{escape(row.op)}</small>", style="name wide")
+        + "".join(
+            _cell(escape(show(value)), style="number") if isinstance(value, str)
+            else _cell(show(value), -1.0 if value is None else value)
+            for value, show in values
+        )
+    )  # fmt: skip
 
 
 def _table(
