@@ -40,7 +40,6 @@ def test_every_roof_that_the_cost_model_asks_for_is_measured(folder: Path) -> No
             assert machine.peak_flops_per_s(dtype, workers) > 1e8
         for level in LEVELS:
             assert machine.bandwidth_bytes_per_s(level, workers) > 1e7
-            assert machine.roof(f"{level} read", workers) > 1e7
         assert 0 < machine.launch_s(workers) < 1
     assert {roof.workers for roof in machine.roofs} == {1, 2}
     assert all(roof.method and roof.date for roof in machine.roofs)

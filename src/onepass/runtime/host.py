@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ _DEFAULT = Caches(32 * KIB, 512 * KIB, 8 * MIB, "default: the system does not sa
 def cpu_model() -> str:
     """The processor's name as its maker spells it, or the architecture where it has none."""
     if sys.platform == "darwin":
-        return _sysctl_text("machdep.cpu.brand_string") or platform.machine()
+        return _sysctl("machdep.cpu.brand_string") or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -84,25 +84,12 @@ def _sysfs_caches(folder: Path) -> dict[int, int]:
 def _sysctl_caches() -> dict[int, int]:
     """Bytes by level: the performance cores' where macOS tells kinds of cores apart."""
     found = {}
-    for level, names in {
-        1: ("hw.perflevel0.l1dcachesize", "hw.l1dcachesize"),
-        2: ("hw.perflevel0.l2cachesize", "hw.l2cachesize"),
-        3: ("hw.l3cachesize",),
-    }.items():
-        found[level] = next((size for size in map(_sysctl_number, names) if size), 0)
+    for level, name in ((1, "l1dcachesize"), (2, "l2cachesize"), (3, "l3cachesize")):
+        found[level] = int(_sysctl(f"hw.perflevel0.{name}") or _sysctl(f"hw.{name}") or 0)
     return found
 
 
-def _sysctl(name: str, size: int) -> bytes:
-    value = ctypes.create_string_buffer(size)
-    length = ctypes.c_size_t(size)
-    status = ctypes.CDLL(None).sysctlbyname(name.encode(), value, ctypes.byref(length), None, 0)
-    return b"" if status else value.raw[: length.value]
-
-
-def _sysctl_number(name: str) -> int:
-    return int.from_bytes(_sysctl(name, 8), sys.byteorder)
-
-
-def _sysctl_text(name: str) -> str:
-    return _sysctl(name, 256).rstrip(b"\0").decode(errors="replace")
+def _sysctl(name: str) -> str:
+    """What macOS says of `name`, '' where it has nothing to say."""
+    done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -3,8 +3,7 @@
 In: a target and its compiler's three steps. Out: `Roof`s for one worker and for all. All kernels of one
 worker count are launches of one program, timed like any model's. Per dtype the peak of fused
 multiply-adds; per cache level and for memory the bytes a second of a pointwise kernel that reads one
-stream and writes another (named `l1` … `memory`: what planning uses), and of one that only reads
-(`l1 read` …); and the seconds of an empty launch.
+stream and writes another; and the seconds of an empty launch.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from onepass.core.dtypes import F32, F64, DType
 from onepass.cost.machine import LEVELS, Roof
 from onepass.loops.build import add, binary, const, fma, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, For, Kernel, Load, Stmt, Store
+from onepass.loops.ir import Alloc, Buffer, For, Kernel, Load, Stmt, Store
 from onepass.runtime.host import MIB, Caches, memory_bytes
 from onepass.runtime.program import Launch, Linked, Program, Slot
 from onepass.targets.llvm.emit import symbol_of
@@ -110,8 +109,7 @@ def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> 
     for level in LEVELS:
         part = _part_bytes(level, sizes, workers) // (2 * step) * step
         passes = max(1, _MOVED[level] // (2 * part)) if level in _MOVED else 1
-        for writes in (True, False):
-            made.append(_stream_measure(level, writes, part, passes, vector_bits, workers))
+        made.append(_stream_measure(level, part, passes, vector_bits, workers))
     return made
 
 
@@ -157,41 +155,22 @@ def _fma_measure(dtype: DType, vector_bits: int, registers: int, workers: int) -
     )  # fmt: skip
 
 
-def _stream_measure(
-    level: str, writes: bool, part: int, passes: int, vector_bits: int, workers: int
-) -> Measure:
-    """A pass over two arrays of `part` bytes (`to[i] = from[i] + 1`), or over the first one (a sum)."""
+def _stream_measure(level: str, part: int, passes: int, vector_bits: int, workers: int) -> Measure:
+    """Passes over two arrays of `part` bytes a worker: `to[i] = from[i] + 1`."""
     dtype, lanes = F32, vector_bits // F32.bits
     items = part // F32.size_bytes
-    steps = items // (_UNROLL * lanes)
     source, target = _memory("source", dtype, items * workers), _memory("target", dtype, items * workers)
-    lane, chain = idx("lane"), idx("chain")
-    vector = add(mul(idx("step"), _UNROLL), chain)
-    place: Expr = add(mul(idx("worker"), items), add(mul(vector, lanes), lane))
-    read = Load("source", (place,), dtype)
-    if writes:
-        turn = Store("target", (place,), binary("add", read, const(1.0, dtype)))
-        body: tuple[Stmt, ...] = (_passes(passes, steps, lanes, turn),)
-        registers: tuple[Buffer, ...] = ()
-        moved, what, text = 2 * part, level, "to[i] = from[i] + 1, bytes read and written"
-    else:
-        passes = 2 * passes
-        total = Load("sums", (chain, lane), dtype)
-        turn = Store("sums", (chain, lane), binary("add", total, read))
-        first = add(mul(idx("worker"), items), add(mul(chain, lanes), lane))
-        body = (
-            _unrolled("chain", _UNROLL, lanes, Store("sums", (chain, lane), const(0.0, dtype))),
-            _passes(passes, steps, lanes, turn),
-            _unrolled("chain", _UNROLL, lanes, Store("target", (first,), total)),
-        )
-        registers = (Buffer("sums", dtype, (_UNROLL, lanes), "register"),)
-        moved, what, text = part, f"{level} read", "sum of from[i], bytes read"
-    name = f"probe_{what.replace(' ', '_')}_{workers}"
-    return Measure(
-        what, _kernel(name, source, target, workers, registers, body),
-        float(moved * passes * workers), "byte/s",
-        f"generated kernel {text}, {moved / 1024:,.0f} KiB for each worker",
-    )  # fmt: skip
+    vector = add(mul(idx("step"), _UNROLL), idx("chain"))
+    place = add(mul(idx("worker"), items), add(mul(vector, lanes), idx("lane")))
+    turn = Store("target", (place,), binary("add", Load("source", (place,), dtype), const(1.0, dtype)))
+    steps = loop("step", items // (_UNROLL * lanes), (_unrolled("chain", _UNROLL, lanes, turn),))
+    kernel = _kernel(
+        f"probe_{level}_{workers}", source, target, workers, (), (loop("pass", passes, (steps,)),)
+    )
+    method = (
+        f"generated kernel to[i] = from[i] + 1, bytes read and written, {part // 512:,} KiB for each worker"
+    )
+    return Measure(level, kernel, float(2 * part * passes * workers), "byte/s", method)
 
 
 def _kernel(
@@ -202,11 +181,6 @@ def _kernel(
     for buffer in registers:
         body = (Alloc(buffer, body),)
     return Kernel(name, (source, target), (loop("worker", workers, body, "parallel"),))
-
-
-def _passes(passes: int, steps: int, lanes: int, turn: Store) -> For:
-    """`turn` on every vector of the worker's part, `passes` times over."""
-    return loop("pass", passes, (loop("step", steps, (_unrolled("chain", _UNROLL, lanes, turn),)),))
 
 
 def _unrolled(name: str, count: int, lanes: int, store: Store) -> For:
