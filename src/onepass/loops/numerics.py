@@ -60,8 +60,9 @@ _DIRECT: dict[str, Function] = {
 }  # fmt: skip
 
 
-def _rounded(value: Value, dtype: DType) -> Value:
-    return cast(Value, np.asarray(value).astype(dtype.numpy, copy=False)[()])
+def convert(x: Value, dtype: DType) -> Value:
+    """`x` as `dtype`, as numpy's `astype`."""
+    return cast(Value, np.asarray(x).astype(dtype.numpy, copy=False)[()])
 
 
 def function(op: str, dtype: DType) -> Function:
@@ -74,14 +75,14 @@ def function(op: str, dtype: DType) -> Function:
     if op in COMPARISONS or op in PREDICATES:
         return _DIRECT[op]
     if op == "div" and dtype.is_integer:
-        return lambda a, b: _rounded(_integer_div(a, b), dtype)
+        return lambda a, b: convert(_integer_div(a, b), dtype)
     if op == "pow":
         if dtype.is_integer:
-            return lambda a, b: _rounded(_integer_pow(a, b), dtype)
-        return lambda a, b: _rounded(np.power(_widened(a), _widened(b)), dtype)
+            return lambda a, b: convert(_integer_pow(a, b), dtype)
+        return lambda a, b: convert(np.power(_widened(a), _widened(b)), dtype)
     if op in _THROUGH_F64:
         wide = _THROUGH_F64[op]
-        return lambda x: _rounded(wide(_widened(x)), dtype)
+        return lambda x: convert(wide(_widened(x)), dtype)
     return _DIRECT[op]
 
 
@@ -89,15 +90,10 @@ def _widened(x: Value) -> Value:
     return cast(Value, np.asarray(x, np.float64))
 
 
-def convert(x: Value, dtype: DType) -> Value:
-    """`x` as `dtype`, as numpy's `astype`."""
-    return _rounded(x, dtype)
-
-
 def fma(a: Value, b: Value, c: Value, dtype: DType) -> Value:
     """`a * b + c` rounded once, exactly so for every float dtype."""
     scalar: Function = _FMA_F64 if dtype == F64 else _FMA_NARROW
-    return _rounded(scalar(_widened(a), _widened(b), _widened(c)), dtype)
+    return convert(scalar(_widened(a), _widened(b), _widened(c)), dtype)
 
 
 def _fma_narrow(a: float, b: float, c: float) -> float:

@@ -30,24 +30,24 @@ class Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlan:
-    """Byte offset of each buffer, the size of the arena, and the least that any plan could need."""
+    """Byte offset of each buffer, and the size of the arena."""
 
     offsets: Mapping[str, int]
     size_bytes: int
-    lower_bound_bytes: int
 
 
 def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     """Places the buffers, the largest first, each into the tightest gap among those it lives with.
 
     Greedy by size (Pisarchyk and Lee 2020, "Efficient memory management for deep neural net inference").
-    The lower bound is the most bytes that live at one time. Sizes are rounded up to a cache line, or to
-    a page from 16 KiB on; since the large ones are placed first, they all start on a page.
+    Sizes are rounded up to a cache line, or to a page from 16 KiB on; since the large ones are placed
+    first, they all start on a page.
     """
     placed: list[tuple[int, int, Lifetime]] = []
     order = sorted(lifetimes, key=lambda life: (-life.size_bytes, life.first, life.name))
     for life in order:
-        size = _rounded(life.size_bytes, alignment_of(life.size_bytes))
+        unit = alignment_of(life.size_bytes)
+        size = -(-life.size_bytes // unit) * unit
         taken = sorted(
             (start, stop)
             for start, stop, other in placed
@@ -55,11 +55,8 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
         )
         start = _tightest_gap(taken, size)
         placed.append((start, start + size, life))
-    times = {life.first for life in lifetimes}
-    alive = [[life for life in lifetimes if life.first <= time <= life.last] for time in times]
-    bound = max((sum(_rounded(life.size_bytes, ALIGNMENT) for life in some) for some in alive), default=0)
     offsets = {life.name: start for start, _, life in placed}
-    return ArenaPlan(offsets, max((stop for _, stop, _ in placed), default=0), bound)
+    return ArenaPlan(offsets, max((stop for _, stop, _ in placed), default=0))
 
 
 def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
@@ -76,7 +73,3 @@ def _tightest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
 def alignment_of(size: int) -> int:
     """Where a buffer of `size` bytes has to start, in bytes."""
     return PAGE if size >= PAGED_FROM else ALIGNMENT
-
-
-def _rounded(size: int, unit: int) -> int:
-    return -(-size // unit) * unit

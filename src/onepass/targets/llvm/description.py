@@ -15,12 +15,11 @@ import llvmlite.binding as llvm  # type: ignore[import-untyped]
 
 from onepass.core.errors import OptionError
 
-Isa = Literal["avx512", "avx2", "sse2", "neon", "generic"]
+Isa = Literal["avx512", "avx2", "neon", "generic"]
 # name: (register width in bits, registers); the sizes are architectural.
 VECTOR_REGISTERS: dict[Isa, tuple[int, int]] = {
     "avx512": (512, 32),
     "avx2": (256, 16),
-    "sse2": (128, 16),
     "neon": (128, 32),
     "generic": (128, 16),
 }
@@ -77,14 +76,12 @@ def describe_host() -> TargetDescription:
                 remedy="unset ONEPASS_ISA, or use 'avx2' on an AVX-512 processor",
             )  # fmt: skip
         isa = "avx2"
-    # LLVM uses 512-bit registers only where the processor's tuning does not prefer 256 bits.
-    has["prefer-256-bit"] = False
-    if isa == "avx2":
-        has = {name: on and not name.startswith("avx512") for name, on in has.items()}
-    keep = {name: on for name, on in has.items() if on or name in ("prefer-256-bit",) or "avx512" in name}
-    features = ",".join(("+" if on else "-") + name for name, on in sorted(keep.items()))
-    if not isa.startswith(("avx", "sse")):
-        features = features.replace("-prefer-256-bit,", "").replace("-prefer-256-bit", "")
+    on = {name: there and not (isa == "avx2" and "avx512" in name) for name, there in has.items()}
+    if isa.startswith("avx"):
+        # LLVM uses 512-bit registers only where the processor's tuning does not prefer 256 bits.
+        on["prefer-256-bit"] = False
+    keep = [name for name in sorted(on) if on[name] or "avx512" in name or name == "prefer-256-bit"]
+    features = ",".join(("+" if on[name] else "-") + name for name in keep)
     return _make(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, isa)
 
 
@@ -93,6 +90,4 @@ def _host_isa(has: dict[str, bool]) -> Isa:
         return "neon"
     if all(has.get(name) for name in AVX512_FEATURES + AVX2_FEATURES):
         return "avx512"
-    if all(has.get(name) for name in AVX2_FEATURES):
-        return "avx2"
-    return "sse2" if platform.machine().lower() in ("x86_64", "amd64") else "generic"
+    return "avx2" if all(has.get(name) for name in AVX2_FEATURES) else "generic"
