@@ -149,14 +149,10 @@ class Model:
         run = run_fusion(self._name, self._loaded, self._setup, self.specializations[-1].shapes)
         write_text(Path(path), run.html())
 
-    def explain(self, measured: bool = True) -> Explanation:
-        """What holds each operator up when run op by op, and every decision of the plan.
-
-        Seconds are predicted, and measured on random inputs unless `measured` is False.
-        """
+    def explain(self) -> Explanation:
+        """What holds each operator up when run op by op on random inputs, and every decision of the plan."""
         self._newest()
-        shapes = self.specializations[-1].shapes
-        return explain(self._loaded, self._setup, shapes, measured)
+        return explain(self._loaded, self._setup, self.specializations[-1].shapes)
 
     def _newest(self) -> Compiled:
         if not self._compiled:

@@ -58,28 +58,36 @@ ExactOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model named on the command line: as typed, a short name for files, and its input shapes."""
+    """A model named on the command line: as typed, a short name for files, its input shapes, and how it is
+    to be compiled."""
 
     label: str
     name: str
     loaded: OnnxModel
     shapes: Mapping[str, Shape]
+    setup: Setup
 
 
-def open_model(model: str, shapes: Sequence[str] | None) -> Opened:
-    """The model at path `model`, or of the zoo; the shapes are those given, then those it carries."""
+def open_model(
+    step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
+    exact: bool,
+) -> Opened:  # fmt: skip
+    """The model at path `model`, or of the zoo, with the options; raises UserError.
+
+    The shapes are those given, then those that the model carries; `step` is told what is done.
+    """
+    step("reading the model")
     given = dict(map(parse_shape, shapes or ()))
-    if model.startswith("zoo:"):
-        name = model.removeprefix("zoo:")
-        loaded = load_onnx(catalog.build(name))
-    else:
-        name = Path(model).stem
-        loaded = load_onnx(Path(model))
+    name = model.removeprefix("zoo:") if model.startswith("zoo:") else Path(model).stem
+    loaded = load_onnx(catalog.build(name) if model.startswith("zoo:") else Path(model))
     try:
-        usual = catalog.default_shapes(loaded.proto)
+        known = {**catalog.default_shapes(loaded.proto), **given}
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
-    return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, {**usual, **given})
+    step("measuring the machine, unless that was done")
+    settings = Settings(threads, fuse, dict(known))
+    setup = set_up(replace(settings, rewrites=frozenset()) if exact else settings)
+    return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:
@@ -93,12 +101,6 @@ def parse_shape(text: str) -> tuple[str, Shape]:
             remedy="write it like --shape input=1x3x224x224",
         )  # fmt: skip
     return name, tuple(map(int, sizes.split("x"))) if sizes else ()
-
-
-def make_setup(opened: Opened, threads: int | None, fuse: str, exact: bool) -> Setup:
-    """The setup that the options ask for; raises OptionError."""
-    settings = Settings(threads, fuse, dict(opened.shapes))
-    return set_up(replace(settings, rewrites=frozenset()) if exact else settings)
 
 
 def screen() -> Terminal:

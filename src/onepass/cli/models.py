@@ -17,7 +17,6 @@ from onepass.cli.common import (
     ModelArgument,
     ShapeOption,
     ThreadsOption,
-    make_setup,
     open_model,
     progress,
     reported,
@@ -71,12 +70,9 @@ def optimize(
     Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
     """
     with progress() as step:
-        step("reading the model")
-        opened = open_model(model, shape)
-        folder = output or Path("onepass-out") / opened.name
+        opened = open_model(step, model, shape, threads, fuse, exact)
+        setup, folder = opened.setup, output or Path("onepass-out") / opened.name
         _check_folder(folder)
-        step("measuring the machine, unless that was done")
-        setup = make_setup(opened, threads, fuse, exact)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
         checks = check_kernels(import_onnx(opened.loaded, opened.shapes), setup, run.inputs) if check else ()
         step("writing the report")
@@ -131,11 +127,9 @@ def explain(
     Example: `onepass explain zoo:vector_add`
     """
     with progress() as step:
-        step("reading the model")
-        opened = open_model(model, shape)
-        setup = make_setup(opened, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact)
         step("compiling and measuring")
-        found = explain_model(opened.loaded, setup, opened.shapes, measured=True)
+        found = explain_model(opened.loaded, opened.setup, opened.shapes)
     if as_json:
         ledger = [decision_json(decision) for decision in found.decisions]
         data = diagnosis_json(found.rows) | {"decisions": ledger}
@@ -171,10 +165,9 @@ def why(
     Example: `onepass why zoo:resnet50 /conv1/Conv /relu/Relu`
     """
     with progress() as step:
-        step("reading and planning the model")
-        opened = open_model(model, shape)
-        setup = make_setup(opened, threads, fuse, exact)
-        plan = setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
+        opened = open_model(step, model, shape, threads, fuse, exact)
+        step("planning the model")
+        plan = opened.setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
     text = why_edge(plan, a, b)
     if as_json:
         found = [decision_json(d) for d in plan.decisions if {a, b} <= {d.producer, d.consumer, d.value}]
@@ -203,11 +196,9 @@ def bench(
     Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
     """
     with progress() as step:
-        step("reading the model")
-        opened = open_model(model, shape)
-        setup = make_setup(opened, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact)
         peers = [name.strip() for name in against.split(",") if name.strip()]
-        race = run_race(opened.label, opened.loaded, setup, opened.shapes, peers, step)
+        race = run_race(opened.label, opened.loaded, opened.setup, opened.shapes, peers, step)
     if as_json:
         show_json({**asdict(race), "verdict": race.verdict()})
         return

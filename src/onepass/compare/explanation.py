@@ -16,7 +16,6 @@ from onepass.frontends.onnx_model import OnnxModel
 from onepass.fuse.plan import Decision, Plan
 from onepass.report.diagnosis import OpRow, diagnose, diagnosis_table
 from onepass.report.terminal import Terminal
-from onepass.runtime.trace import Trace
 
 TRACED_RUNS = 20
 
@@ -44,14 +43,11 @@ class Explanation:
         return written.getvalue()
 
 
-def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape], measured: bool) -> Explanation:
-    """Plans the model unfused and as `setup` asks, and times each unfused kernel where `measured`."""
+def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape]) -> Explanation:
+    """Plans the model unfused and as `setup` asks, and times each unfused kernel on random inputs."""
     graph = import_onnx(loaded, shapes)
-    unfused = setup.with_fuse("none").compile(graph)
-    fused = setup.compile(graph)
-    trace: Trace | None = None
-    if measured:
-        inputs = inputs_of(loaded, graph)
-        trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
+    unfused, fused = setup.with_fuse("none").compile(graph), setup.compile(graph)
+    inputs = inputs_of(loaded, graph)
+    trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
     rows = diagnose(unfused.plan, trace, setup.machine, setup.workers)
     return Explanation(rows, replace(unfused.plan, decisions=fused.plan.decisions))
