@@ -14,14 +14,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, defs
 
 from onepass.core.errors import ModelError
 from onepass.core.tensor import Shape
-from onepass.frontends.onnx_model import (
-    ONNX_DOMAINS,
-    ModelSource,
-    OnnxModel,
-    describe_inputs,
-    load_onnx,
-    unsupported_inputs,
-)
+from onepass.frontends import onnx_model
+from onepass.frontends.onnx_model import ONNX_DOMAINS, ModelSource, OnnxModel
 from onepass.frontends.onnx_shapes import bind_shapes
 from onepass.frontends.onnx_site import Building, Site, unique
 from onepass.frontends.onnx_spelling import SPELLINGS, row_of
@@ -38,10 +32,10 @@ def import_onnx(model: ModelSource | OnnxModel, shapes: Mapping[str, Shape] | No
     Raises `ModelError` (damaged, unsupported, data-dependent), `ShapeError` (contradicting sizes) or
     `OptionError` (open dimensions without a size).
     """
-    loaded = model if isinstance(model, OnnxModel) else load_onnx(model)
+    loaded = model if isinstance(model, OnnxModel) else onnx_model.load_onnx(model)
     proto = loaded.proto.graph
     refuse_unsupported(loaded)
-    inputs = describe_inputs(loaded)
+    inputs = onnx_model.describe_inputs(loaded)
     building = Building(loaded.opset, loaded.reader)
     for tensor in proto.initializer:
         building.define(tensor.name, loaded.reader.read(tensor, f"initializer '{tensor.name}'"))
@@ -103,7 +97,7 @@ def refuse_unsupported(model: OnnxModel) -> None:
             note(f"initializer of element type {dtype_name(tensor.data_type)}", tensor.name)
     for sparse in proto.sparse_initializer:
         note("sparse initializer", sparse.values.name)
-    for value in unsupported_inputs([*proto.input, *proto.output]):
+    for value in onnx_model.unsupported_inputs([*proto.input, *proto.output]):
         note("input or output", value)
     if found:
         count = sum(len(names) for names in found.values())
@@ -155,9 +149,8 @@ def _ordered(proto: GraphProto) -> list[NodeProto]:
                 other = (
                     f"node '{_label(producers[name])}'" if name in producers else "an input or initializer"
                 )
-                raise ModelError(
-                    f"value '{name}' is computed twice", where=f"node '{_label(node)}' and {other}"
-                )
+                where = f"node '{_label(node)}' and {other}"
+                raise ModelError(f"value '{name}' is computed twice", where=where)
             if name:
                 producers[name] = node
     for name, reader in _reads(proto):
@@ -178,9 +171,8 @@ def _ordered(proto: GraphProto) -> list[NodeProto]:
         return [nodes[i] for i in TopologicalSorter(sources).static_order()]
     except CycleError as error:
         names = _listed([_label(nodes[i]) for i in error.args[1][1:]])
-        raise ModelError(
-            "the graph has a cycle", where=f"nodes {names}", why="each needs the other's result"
-        ) from None
+        why = "each needs the other's result"
+        raise ModelError("the graph has a cycle", where=f"nodes {names}", why=why) from None
 
 
 def _label(node: NodeProto) -> str:

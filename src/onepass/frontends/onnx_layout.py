@@ -23,9 +23,8 @@ def convert_reshape(site: Site) -> None:
     for axis, size in enumerate(wanted):
         if size == 0 and copies:
             if axis >= len(shape):
-                raise site.error(
-                    f"shape {list(wanted)} copies dimension {axis} of a tensor of rank {len(shape)}"
-                )
+                what = f"shape {list(wanted)} copies dimension {axis}"
+                raise site.error(f"{what} of a tensor of rank {len(shape)}")
             size = shape[axis]
         sizes.append(size)
     if -1 in sizes:
@@ -91,10 +90,7 @@ def convert_unsqueeze(site: Site) -> None:
 def convert_transpose(site: Site) -> None:
     """Transpose: reverses the axes unless `perm` is given."""
     rank = len(site.shape())
-    given = site.ints_attr("perm")
-    perm = (
-        tuple(site.axis(axis, rank) for axis in given) if given is not None else tuple(reversed(range(rank)))
-    )
+    perm = tuple(site.axis(axis, rank) for axis in site.ints_attr("perm") or reversed(range(rank)))
     if sorted(perm) != list(range(rank)):
         raise site.error(f"perm {list(perm)} is not a permutation of {rank} axes")
     site.emit("transpose", site.inputs, {"perm": perm})
@@ -116,16 +112,11 @@ def convert_slice(site: Site) -> None:
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         full[axis] = slice(start, end, step)
     ranges = [range(*part.indices(size)) for part, size in zip(full, shape, strict=True)]
-    site.emit(
-        "slice",
-        site.inputs[:1],
-        {
-            "starts": tuple(part.start for part in ranges),
-            "ends": tuple(part.stop for part in ranges),
-            "axes": tuple(range(len(shape))),
-            "steps": tuple(part.step for part in ranges),
-        },
-    )
+    attrs = {
+        "starts": tuple(part.start for part in ranges), "ends": tuple(part.stop for part in ranges),
+        "axes": tuple(range(len(shape))), "steps": tuple(part.step for part in ranges),
+    }  # fmt: skip
+    site.emit("slice", site.inputs[:1], attrs)
 
 
 def convert_pad(site: Site) -> None:
@@ -178,9 +169,8 @@ def convert_split(site: Site) -> None:
             raise site.error(f"{shape[axis]} elements cannot be split into {parts} equal parts")
         split = (*(size,) * (parts - 1), shape[axis] - size * (parts - 1))
     if sum(split) != shape[axis] or len(split) != outputs or min(split) < 0:
-        raise site.error(
-            f"split {list(split)} does not fit dimension {axis} of {list(shape)} and {outputs} outputs"
-        )
+        what = f"dimension {axis} of {list(shape)} and {outputs} outputs"
+        raise site.error(f"split {list(split)} does not fit {what}")
     site.emit("split", site.inputs[:1], {"axis": axis, "split": split}, tuple(site.node.output))
 
 

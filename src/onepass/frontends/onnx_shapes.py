@@ -32,12 +32,11 @@ def bind_shapes(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape])
     open_inputs: list[InputDescription] = []
     for item in inputs:
         sizes = shapes.get(item.name)
-        if sizes is None and item.dims is not None:
-            known = [symbols[dim][0] if dim in symbols else dim for dim in item.dims if isinstance(dim, str)]
-            sizes = _known_sizes(item.dims, symbols) if all(isinstance(dim, int) for dim in known) else None
         if sizes is None:
-            open_inputs.append(item)
-            continue
+            if item.dims is None or any(isinstance(dim, str) and dim not in symbols for dim in item.dims):
+                open_inputs.append(item)
+                continue
+            sizes = tuple(symbols[dim][0] if isinstance(dim, str) else dim for dim in item.dims)
         try:
             check_shape(tuple(sizes), item.dtype, f"input '{item.name}'")
         except ModelError as error:
@@ -46,11 +45,6 @@ def bind_shapes(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape])
     if open_inputs:
         _refuse_open(open_inputs, symbols)
     return types
-
-
-def _known_sizes(dims: Sequence[int | str], symbols: Mapping[str, tuple[int, str]]) -> Shape:
-    """`dims` with every symbol replaced by its size."""
-    return tuple(symbols[dim][0] if isinstance(dim, str) else dim for dim in dims)
 
 
 def _bind(item: InputDescription, shape: Shape, symbols: dict[str, tuple[int, str]]) -> None:
@@ -63,17 +57,13 @@ def _bind(item: InputDescription, shape: Shape, symbols: dict[str, tuple[int, st
     for axis, (dim, size) in enumerate(zip(item.dims, shape, strict=True)):
         if isinstance(dim, int):
             if dim != size:
-                raise ShapeError(
-                    f"dimension {axis} is declared as {dim}, but {size} was given ({item})", where=where
-                )
+                what = f"dimension {axis} is declared as {dim}, but {size} was given ({item})"
+                raise ShapeError(what, where=where)
         elif dim != "?":
             bound, origin = symbols.setdefault(dim, (size, item.name))
             if bound != size:
-                raise ShapeError(
-                    f"symbol '{dim}' is {bound} in input '{origin}' "
-                    f"but {size} in dimension {axis} of '{item.name}'",
-                    where=where,
-                )
+                what = f"symbol '{dim}' is {bound} in input '{origin}'"
+                raise ShapeError(f"{what} but {size} in dimension {axis} of '{item.name}'", where=where)
 
 
 def _refuse_open(items: Sequence[InputDescription], symbols: Mapping[str, tuple[int, str]]) -> None:

@@ -16,15 +16,14 @@ from onepass.ops.opdef import Array
 def convert_constant(site: Site) -> None:
     """Constant: a tensor, a number or a list of numbers."""
     given = {name: value for name, value in site.attrs.items() if value is not None}
-    value = given.get("value", given.get("value_float", given.get("value_int")))
-    if isinstance(value, TensorProto):
+    if isinstance(value := given.get("value"), TensorProto):
         _define(site, site.tensor(value))
-    elif "value_float" in given or "value_floats" in given:
-        _define(site, np.asarray(given.get("value_float", given.get("value_floats")), np.float32))
-    elif "value_int" in given or "value_ints" in given:
-        _define(site, np.asarray(given.get("value_int", given.get("value_ints")), np.int64))
-    else:
-        raise site.error("the constant is a string or a sparse tensor, which is not supported")
+        return
+    for name, dtype in (("value_float", np.float32), ("value_int", np.int64)):
+        if (number := given.get(name, given.get(f"{name}s"))) is not None:
+            _define(site, np.asarray(number, dtype))
+            return
+    raise site.error("the constant is a string or a sparse tensor, which is not supported")
 
 
 def _define(site: Site, array: Array) -> None:
