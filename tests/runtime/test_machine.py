@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(probe, "_FMA_STEPS", 1000)
     monkeypatch.setattr(probe, "_MEMORY_BYTES", 1 << 20)
     monkeypatch.setattr(probe, "_MOVED", dict.fromkeys(("l1", "l2", "l3"), 1 << 20))
-    monkeypatch.setattr(machine_cache, "caches", lambda: Caches(32 * KIB, 64 * KIB, 128 * KIB, "test"))
+    monkeypatch.setattr(machine_cache, "caches", lambda: Caches(32 * KIB, 64 * KIB, 128 * KIB))
     return tmp_path / "cache"
 
 
@@ -86,7 +86,7 @@ def test_no_measurement_with_zero_workers(folder: Path) -> None:
 
 @pytest.mark.parametrize("bits,registers", [(512, 32), (256, 16), (128, 32), (128, 16)])
 def test_kernels_of_the_probe_obey_the_loop_ir(bits: int, registers: int) -> None:
-    for measure in probe._measures(bits, registers, Caches(32 * KIB, 1 << 20, 1 << 25, "test"), 3):
+    for measure in probe._measures(bits, registers, Caches(32 * KIB, 1 << 20, 1 << 25), 3):
         verify(measure.kernel)
         assert measure.amount > 0
 
@@ -94,7 +94,6 @@ def test_kernels_of_the_probe_obey_the_loop_ir(bits: int, registers: int) -> Non
 def test_the_host_says_plausible_things() -> None:
     sizes = caches()
     assert KIB <= sizes.l1 <= sizes.l2 <= sizes.l3
-    assert sizes.origin
     assert cpu_model() and available_cores() >= 1 and memory_bytes() > 1 << 20
 
 
@@ -108,5 +107,5 @@ def test_cache_sizes_from_sysfs(tmp_path: Path) -> None:
             (tmp_path / name / file).write_text(text + "\n")
     sizes = caches(tmp_path)
     assert (sizes.l1, sizes.l2) == (48 * KIB, 2048 * KIB)
-    assert sizes.l3 == 8 << 20 and "default for l3" in sizes.origin
-    assert "default" in caches(tmp_path / "missing").origin
+    assert sizes.l3 == 8 << 20
+    assert caches(tmp_path / "missing") == Caches(32 * KIB, 512 * KIB, 8 << 20)

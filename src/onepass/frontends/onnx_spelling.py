@@ -94,7 +94,6 @@ SPELLINGS: dict[str, Versions] = {
     "Shape": ((1, ("", values.convert_shape)),),
     "Size": ((1, ("", values.convert_size)),),
     "Range": ((1, ("", values.convert_range)),),
-    "EyeLike": ((1, ("", values.convert_eye_like)),),
     "NonZero": ((1, ("", values.convert_non_zero)),),
 }
 

@@ -72,16 +72,6 @@ def convert_range(site: Site) -> None:
     _define(site, (start + np.arange(count, dtype=start.dtype) * delta).astype(start.dtype))
 
 
-def convert_eye_like(site: Site) -> None:
-    """EyeLike: ones on a diagonal of a matrix shaped like the input."""
-    shape = site.shape()
-    if len(shape) != 2:
-        raise site.error("the input must be a matrix")
-    dtype = site.type(0).dtype if site.attrs.get("dtype") is None else site.dtype_attr("dtype")
-    check_shape(shape, dtype, site.where)
-    _define(site, np.eye(*shape, k=site.int_attr("k"), dtype=dtype.numpy))
-
-
 def convert_non_zero(site: Site) -> None:
     """NonZero of a known tensor: how many there are would otherwise depend on data."""
     array = site.array(0, "tensor")

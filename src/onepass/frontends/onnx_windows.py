@@ -119,36 +119,25 @@ def convert_resize(site: Site) -> None:
         raise site.error("antialias 1 is not supported")
     if site.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise site.error("coordinate_transformation_mode 'tf_crop_and_resize' is not supported")
-    scales = site.array(2, "scales")
-    sizes = site.ints(3, "sizes")
-    if scales is not None and scales.size:
-        if scales.size != len(axes):
-            raise site.error(f"{scales.size} scales were given for {len(axes)} axes")
-        full = dict(zip(axes, (float(scale) for scale in scales.reshape(-1)), strict=True))
-        _emit_resize(site, tuple(full.get(axis, 1.0) for axis in range(rank)), None)
-    elif sizes:
-        if len(sizes) != len(axes):
-            raise site.error(f"{len(sizes)} sizes were given for {len(axes)} axes")
-        _emit_resize(site, *_scales_of_sizes(site, axes, sizes))
-    else:
+    if (site.attrs.get("keep_aspect_ratio_policy") or "stretch") != "stretch":
+        raise site.error(
+            "keep_aspect_ratio_policy is not supported", remedy="give the sizes that it leads to"
+        )
+    scales, sizes = site.array(2, "scales"), site.ints(3, "sizes")
+    is_scaled = scales is not None and scales.size > 0
+    given = tuple(scales.reshape(-1).tolist()) if scales is not None and is_scaled else sizes
+    if not given:
         raise site.error("neither scales nor sizes are given")
-
-
-def _scales_of_sizes(site: Site, axes: Shape, sizes: Shape) -> tuple[tuple[float, ...], Shape]:
-    """Scales and sizes of all axes, from the target sizes of some and the aspect-ratio policy."""
-    shape = site.shape()
-    policy = site.attrs.get("keep_aspect_ratio_policy") or "stretch"
-    ratios = [size / shape[axis] if shape[axis] else 1.0 for axis, size in zip(axes, sizes, strict=True)]
-    if policy != "stretch":
-        ratio = min(ratios) if policy == "not_larger" else max(ratios)
-        ratios = [ratio] * len(axes)
-        # Halves round up, as the operator's text asks.
-        sizes = tuple(int(ratio * shape[axis] + 0.5) for axis in axes)
-    scale_of, size_of = dict(zip(axes, ratios, strict=True)), dict(zip(axes, sizes, strict=True))
-    return (
-        tuple(scale_of.get(axis, 1.0) for axis in range(len(shape))),
-        tuple(size_of.get(axis, extent) for axis, extent in enumerate(shape)),
-    )
+    if len(given) != len(axes):
+        raise site.error(f"{len(given)} {'scales' if is_scaled else 'sizes'} were given for {len(axes)} axes")
+    full = [1.0] * rank if is_scaled else list(shape)
+    for axis, value in zip(axes, given, strict=True):
+        full[axis] = value
+    if is_scaled:
+        _emit_resize(site, tuple(full), None)
+    else:
+        ratios = (size / extent if extent else 1.0 for size, extent in zip(full, shape, strict=True))
+        _emit_resize(site, tuple(ratios), tuple(map(int, full)))
 
 
 def convert_resize_10(site: Site) -> None:

@@ -14,18 +14,17 @@ KIB, MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Bytes of the data caches, `l1` and `l2` of one core, `l3` shared; `origin` says who told."""
+    """Bytes of the data caches, `l1` and `l2` of one core, `l3` shared."""
 
     l1: int
     l2: int
     l3: int
-    origin: str
 
 
 # Where the system is silent: the smallest caches of the AArch64 and x86-64 server cores in use (Arm
 # Neoverse N1 Technical Reference Manual, r4p1: 64 KiB and 512 KiB or 1 MiB; Intel Optimization Reference
 # Manual, chapter 2: 32 KiB, 256 KiB or more, and 1.375 MiB or more of L3 a core).
-_DEFAULT = Caches(32 * KIB, 512 * KIB, 8 * MIB, "default: the system does not say")
+_DEFAULT = Caches(32 * KIB, 512 * KIB, 8 * MIB)
 
 
 def cpu_model() -> str:
@@ -56,14 +55,8 @@ def memory_bytes() -> int:
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> Caches:
     """Cache sizes from Linux's sysfs or macOS' sysctl; a level that neither names gets a default."""
     found = _sysctl_caches() if sys.platform == "darwin" else _sysfs_caches(folder)
-    sizes = [found.get(level, 0) for level in (1, 2, 3)]
-    if not any(sizes):
-        return _DEFAULT
-    told = "sysctl" if sys.platform == "darwin" else str(folder)
-    missing = [f"l{level}" for level in (1, 2, 3) if not found.get(level)]
-    origin = told + (f"; default for {', '.join(missing)}" if missing else "")
-    l1, l2 = sizes[0] or _DEFAULT.l1, sizes[1] or _DEFAULT.l2
-    return Caches(l1, l2, sizes[2] or max(l2, _DEFAULT.l3), origin)
+    l1, l2 = found.get(1) or _DEFAULT.l1, found.get(2) or _DEFAULT.l2
+    return Caches(l1, l2, found.get(3) or max(l2, _DEFAULT.l3))
 
 
 def _sysfs_caches(folder: Path) -> dict[int, int]:
