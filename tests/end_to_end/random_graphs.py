@@ -36,9 +36,11 @@ class RandomGraph:
             if len(self.nodes) >= count:
                 break
             self.step()
+        if not self.nodes:
+            self.add("relu", self.inputs[0])
         read = {name for node in self.nodes for name in node.inputs}
         made = [name for node in self.nodes for name in node.outputs]
-        outputs = tuple(n for n in made if n not in read or self.random.random() < 0.15) or (self.inputs[0],)
+        outputs = tuple(n for n in made if n not in read or self.random.random() < 0.15)
         kept = {name: kind for name, kind in self.types.items()}
         graph = Graph("random", tuple(self.nodes), tuple(self.inputs), outputs, kept, self.constants)
         inputs = {name: self.normal(self.types[name].shape) for name in self.inputs}
