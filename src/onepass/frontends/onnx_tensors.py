@@ -62,8 +62,7 @@ class TensorReader:
     def read(self, tensor: TensorProto, where: str) -> Array:
         """The elements of `tensor`, read-only; raises `ModelError` for damaged or foreign data."""
         dtype = dtype_of(tensor.data_type)
-        if dtype is None:
-            raise ModelError(f"element type {dtype_name(tensor.data_type)} is not supported", where=where)
+        assert dtype is not None, "refuse_unsupported has looked"
         shape = tuple(tensor.dims)
         check_shape(shape, dtype, where)
         size = math.prod(shape)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 
 from onepass.core.dtypes import BOOL, F16, F32, F64, I32, I64, U32, U64, DType
-from onepass.core.errors import InternalError
 from onepass.loops.ir import COMPARISONS
 from onepass.targets.llvm.math import BOUNDS_ULP, Math
 from onepass.targets.llvm.writer import constant, type_of
@@ -33,9 +32,7 @@ class Arithmetic(Math):
                 return self.op(f"{_FLOAT_OPS[op]} {kind} {a}, {b}")
             if op in ("max", "min"):
                 return self.float_extreme(op, a, b, dtype, lanes)
-            if op == "pow":
-                return self._float_power(a, b, dtype, lanes)
-            raise InternalError("emit", f"no operation '{op}' on {dtype}")
+            return self._float_power(a, b, dtype, lanes)
         if dtype.kind == "bool":
             return self._logic(_BOOL_OPS[op], a, b, lanes)
         if op in _INT_OPS:

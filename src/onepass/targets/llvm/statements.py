@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from onepass.core.dtypes import I64
 from onepass.core.errors import InternalError
 from onepass.loops.affine import range_of
 from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
@@ -31,7 +30,6 @@ class Statements(Expressions):
         """Forgets everything; a function starts."""
         super().begin()
         self.allocas: Lines = []
-        self._in_parallel = False
         self._places: dict[tuple[str, int], str] = {}
         self._stored: dict[int, frozenset[str]] = {}
 
@@ -49,8 +47,6 @@ class Statements(Expressions):
                 self._if(stmt)
             case Prefetch():
                 self._prefetch(stmt)
-            case _:
-                raise InternalError("emit", f"no statement {type(stmt).__name__}")
 
     def statements(self, body: Iterable[Stmt]) -> None:
         """Writes statements in order."""
@@ -85,10 +81,8 @@ class Statements(Expressions):
             self.statements(stmt.body)
             self.vector = None
             self.leave(before)
-        elif stmt.mode == "parallel" and not self._in_parallel:
-            self._in_parallel = True
-            self._parallel(stmt, start, stop, trips, (low, high))
-            self._in_parallel = False
+        elif stmt.mode == "parallel":
+            self._parallel(stmt, int(start), len(range(int(start), int(stop), stmt.step)), (low, high))
         else:
             self._serial(stmt, start, stop, trips is not None, (low, high))
 
@@ -101,21 +95,13 @@ class Statements(Expressions):
         del self.consts[stmt.index]
         self.leave(before)
 
-    def _parallel(self, stmt: For, start: str, stop: str, trips: int | None, bounds: tuple[int, int]) -> None:
+    def _parallel(self, stmt: For, start: int, trips: int, bounds: tuple[int, int]) -> None:
         """This worker's contiguous share of the iterations."""
-        step, count = stmt.step, str(trips)
-        if trips is None:
-            extent = self.intrinsic("smax", I64, 0, self.op(f"sub i64 {stop}, {start}"), "0")
-            count = (
-                self.op(f"udiv i64 {self.op(f'add i64 {extent}, {step - 1}')}, {step}")
-                if step > 1
-                else extent
-            )
         edges = []
         for worker in ("%worker", self.op("add i64 %worker, 1")):
-            share = self.op(f"udiv i64 {self.op(f'mul i64 {worker}, {count}')}, %workers")
-            share = self.op(f"mul i64 {share}, {step}") if step > 1 else share
-            edges.append(self.op(f"add i64 {share}, {start}") if start != "0" else share)
+            share = self.op(f"udiv i64 {self.op(f'mul i64 {worker}, {trips}')}, %workers")
+            share = self.op(f"mul i64 {share}, {stmt.step}") if stmt.step > 1 else share
+            edges.append(self.op(f"add i64 {share}, {start}") if start else share)
         self._serial(stmt, edges[0], edges[1], False, bounds)
 
     def _serial(self, stmt: For, start: str, stop: str, certain: bool, bounds: tuple[int, int]) -> None:
