@@ -2,7 +2,7 @@
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
 	$(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
 BIN := .venv/bin
-SOURCES := src tests examples
+SOURCES := src tests examples benchmarks
 
 .PHONY: demo test lint clean
 
