@@ -5,6 +5,7 @@ import json
 import zipfile
 
 import numpy as np
+import onnx
 import pytest
 from user_models import conv_relu, with_external_weights
 
@@ -47,6 +48,20 @@ def test_it_holds_the_weights_and_no_pickle(tmp_path):
     with zipfile.ZipFile(tmp_path / "m.onepass") as archive:
         names = archive.namelist()
     assert {name.partition("/")[0] for name in names} == {"manifest.json", "model.onnx", "objects"}
+
+
+def test_weights_of_any_size_are_kept(tmp_path):
+    """Weights above a page lie elsewhere than small ones when a model is read from a file."""
+    weights = np.arange(3000, dtype=np.float32)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> large (float[3000] x) => (float[3000] y) { y = Add(x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    model.graph.initializer[0].data_location = onnx.TensorProto.DEFAULT
+    onnx.save(model, tmp_path / "m.onnx")
+    onepass.compile(tmp_path / "m.onnx").save(tmp_path / "m.onepass")
+    back = onepass.load(tmp_path / "m.onepass")
+    np.testing.assert_array_equal(back(np.ones(3000, np.float32))["y"], weights + 1)
 
 
 def test_on_another_processor_it_is_compiled_again_and_says_so(saved, monkeypatch, tmp_path):

@@ -30,7 +30,7 @@ def without_weights(data: memoryview) -> bytes:
 
 def _rewritten(data: memoryview, start: int, end: int, fields: Fields) -> bytearray:
     """The message at [start, end) with the large `fields` rewritten."""
-    out = bytearray()
+    out, last = bytearray(), b""
     position = copied = start
     while position < end:
         first = position
@@ -43,7 +43,8 @@ def _rewritten(data: memoryview, start: int, end: int, fields: Fields) -> bytear
                 inner = fields[number]
                 out += data[copied:first]
                 if inner is None:
-                    out += _elsewhere(begin, size)
+                    # At the end, where no default that the model spells out can override it.
+                    last = _elsewhere(begin, size)
                 else:
                     content = _rewritten(data, begin, position, inner)
                     out += _encoded(key) + _encoded(len(content)) + content
@@ -56,7 +57,7 @@ def _rewritten(data: memoryview, start: int, end: int, fields: Fields) -> bytear
             raise ValueError(f"wire type {kind}")
         if position > end:
             raise ValueError("a field ends behind its message")
-    return out + data[copied:end]
+    return out + data[copied:end] + last
 
 
 def _elsewhere(offset: int, length: int) -> bytes:
