@@ -11,8 +11,9 @@ from onepass.core.tensor import Shape
 class Settings:
     """How to compile. `threads` None means: ask affinity, cgroup quota and ONEPASS_NUM_THREADS.
 
-    `fuse` is `none`, `auto`, `all`, `only=NAME[,NAME]` (regions that hold one of these nodes) or
-    `limit=N` (the first N merges, to bisect a bad one). `rewrites` names the rewrites that may change
+    `fuse` is `none`, `auto` (what is predicted to pay), `all` (what is legal), `only=NAME[,NAME]` (as `auto`,
+    but only regions that hold one of these nodes) or `limit=N` (the first N merges of `auto`, to find a bad
+    one). `rewrites` names the rewrites that may change
     rounding; `--exact` empties it.
     """
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 
 from onepass.forms.regions import Context, Shaped, shape_region
 from onepass.fuse import rules
-from onepass.graph.ir import Graph, Node
+from onepass.graph.ir import Node
 from onepass.graph.layout import PLAIN
 from onepass.loops.walk import index_names, loads
 
@@ -30,8 +30,7 @@ class Groups:
     def __init__(self, context: Context) -> None:
         self.context, self.graph = context, context.graph
         graph = self.graph
-        producers = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name}
-        self.producer_of = producers
+        self.producer_of = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name}
         self.consumers_of: dict[str, list[int]] = {name: [] for name in graph.types}
         for at, node in enumerate(graph.nodes):
             for name in dict.fromkeys(node.inputs):
@@ -63,8 +62,7 @@ class Groups:
             name
             for at in sorted(members)
             for name in graph.nodes[at].outputs
-            if name
-            and (name in graph.outputs or any(c not in members for c in self.consumers_of[name]))
+            if name and (name in graph.outputs or any(c not in members for c in self.consumers_of[name]))
         ]
         return tuple(found) or graph.nodes[max(members)].outputs[:1]
 
@@ -140,32 +138,33 @@ class Groups:
         for at in group.members:
             self.group_of[at] = group
 
-    def in_order(self) -> Sequence[Group]:
-        """Groups in an order in which each comes after those that it reads."""
-        return topological(self.graph, self.group_of, self.successors)
+    def edges_between(self, producer: Group, consumer: Group) -> list[tuple[str, int]]:
+        """The values that pass from one group to the other, each with the position of its reader."""
+        made = [name for node in self.nodes(producer.members) for name in node.outputs if name]
+        return [(name, at) for name in made for at in self.consumers_of[name] if at in consumer.members]
 
+    def all(self) -> list[Group]:
+        """Each group once, in the order of their first nodes."""
+        return list({id(group): group for group in self.group_of.values()}.values())
 
-def topological(
-    graph: Graph, group_of: dict[int, Group], successors: dict[int, list[int]]
-) -> Sequence[Group]:
-    """Kahn's algorithm over groups; among those ready, the one whose last node stands first."""
-    groups = {id(group): group for group in group_of.values()}
-    after: dict[int, set[int]] = {key: set() for key in groups}
-    waiting: dict[int, int] = {key: 0 for key in groups}
-    for at in range(len(graph.nodes)):
-        for successor in successors[at]:
-            a, b = id(group_of[at]), id(group_of[successor])
-            if a != b and b not in after[a]:
-                after[a].add(b)
-                waiting[b] += 1
-    ready = [key for key, count in waiting.items() if not count]
-    order: list[Group] = []
-    while ready:
-        ready.sort(key=lambda key: -max(groups[key].members))
-        key = ready.pop()
-        order.append(groups[key])
-        for follower in after[key]:
-            waiting[follower] -= 1
-            if not waiting[follower]:
-                ready.append(follower)
-    return order
+    def in_order(self) -> list[Group]:
+        """The groups, each after those that it reads; of those ready, the one whose last node stands first.
+
+        Kahn's algorithm.
+        """
+        groups = {id(group): group for group in self.all()}
+        after: dict[int, set[int]] = {key: set() for key in groups}
+        for at, followers in self.successors.items():
+            after[id(self.group_of[at])] |= {id(self.group_of[follower]) for follower in followers}
+        waiting = Counter(b for a, followers in after.items() for b in followers if a != b)
+        ready = [key for key in groups if not waiting[key]]
+        order: list[Group] = []
+        while ready:
+            ready.sort(key=lambda key: -max(groups[key].members))
+            key = ready.pop()
+            order.append(groups[key])
+            for follower in after[key] - {key}:
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    ready.append(follower)
+        return order

@@ -11,15 +11,18 @@ from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
 from onepass.loops.ir import Home
 
+COPY = "#again"  # in the names of copied nodes and values, after the name of what they repeat
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The ledger's entry for one edge: `value` from `producer` to `consumer` (node names).
 
     `producer` is '' for a graph input, `consumer` '' for a graph output. `reason` is a code from
-    `rules.REASONS`, `detail` one sentence with the numbers. `saved_bytes[level]`: traffic that this home
-    avoids against `memory`. `seconds`: predicted time of the region(s) as planned; `alternative`: the best
-    other home, `alternative_s` its price (None where a rule forbade it, and then `reason` is that rule).
+    `rules.REASONS`, `detail` one sentence with the numbers of the merge that decided. `saved_bytes[level]`:
+    traffic that this home avoids against `memory`; summed over a value's edges it is the value's.
+    `seconds`: predicted time of the region(s) at both ends as planned; `alternative`: the best other home,
+    and `alternative_s` those seconds with it, all else equal (None where a rule, `reason`, forbids it).
     """
 
     value: str
@@ -33,6 +36,12 @@ class Decision:
     seconds: float
     alternative: Home | None = None
     alternative_s: float | None = None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The value and the nodes at both ends, copies also under the names of what they repeat."""
+        own = (self.value, self.producer, self.consumer)
+        return frozenset({*own, *(name.partition(COPY)[0] for name in own)} - {""})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ regions to build. Leaving an edge alone is always the alternative.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onepass.core.errors import OptionError
-from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
 from onepass.forms.regions import Context, Shaped
@@ -17,15 +17,19 @@ from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
 from onepass.fuse.plan import Decision, Plan, Region
-from onepass.fuse.recompute import copy_cheap_producers
+from onepass.fuse.recompute import Repeat, copy_cheap_producers
+from onepass.graph.ir import Node
 from onepass.loops.ir import Home
-
-MIN_GAIN = 1.0  # fused seconds over separate seconds must stay below this
 
 
 @dataclass(frozen=True, slots=True)
 class FuseMode:
-    """The option `fuse`: off, by predicted time, regardless of it, some nodes only, or N merges."""
+    """The option `fuse`.
+
+    `kind` is `none` (every node a kernel), `auto` (a merge must be legal and predicted to be no slower) or
+    `all` (legal is enough). `names`: only merges whose region then holds one of these nodes. `limit`: only
+    the first merges that would be made without it, so that halving it finds a bad one.
+    """
 
     kind: str
     names: frozenset[str] = frozenset()
@@ -35,25 +39,35 @@ class FuseMode:
     def parse(text: str) -> FuseMode:
         """`none`, `auto`, `all`, `only=NAME,...` or `limit=N`; raises `OptionError`."""
         kind, _, value = text.partition("=")
+        names = frozenset(name.strip() for name in value.split(",") if name.strip())
         if kind in ("none", "auto", "all") and not value:
             return FuseMode(kind)
-        if kind == "only" and value:
-            return FuseMode("auto", names=frozenset(value.split(",")))
+        if kind == "only" and names:
+            return FuseMode("auto", names=names)
         if kind == "limit" and value.isdigit():
             return FuseMode("auto", limit=int(value))
         raise OptionError(
             f"'{text}' is not a way to fuse", remedy="use none, auto, all, only=NODE[,NODE] or limit=N"
         )
 
+    def objection(self, nodes: Iterable[Node], merges: int = 0) -> str:
+        """Why `nodes` may not become one region after so many `merges`, '' where they may."""
+        if self.kind == "none":
+            return "by fuse=none"
+        if self.limit is not None and merges >= self.limit:
+            return f"by limit={self.limit}, which other merges used up"
+        if self.names and not any(node.user_name in self.names for node in nodes):
+            return "neither side holds a node named in only="
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of trying to fuse along one edge."""
+    """What became of trying to fuse along an edge; `gain_s` is what fusing saves, None where it cannot be."""
 
     reason: str
-    detail: str
-    together_s: float | None
-    apart_s: float
+    numbers: str
+    gain_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,68 +80,19 @@ class Planned:
 
 def make_plan(context: Context, mode: FuseMode) -> Planned:
     """Plans the whole graph."""
-    groups, attempts = _grouped(context, mode)
-    copies = copy_cheap_producers(groups) if mode.kind != "none" and mode.limit is None else None
+    unlimited = replace(mode, limit=None)
+    planner = _Planner(context, unlimited)
+    copies = copy_cheap_producers(planner.groups, lambda nodes: not unlimited.objection(nodes))
+    repeated: Mapping[str, Repeat] = {}
     if copies is not None:
         context = replace(context, graph=copies.graph, layouts=copies.layouts)
-        groups, attempts = _grouped(context, mode)
-    ordered = groups.in_order()
-    regions = tuple(_region(groups, number, group) for number, group in enumerate(ordered))
-    number_of = {at: number for number, group in enumerate(ordered) for at in group.members}
-    decisions = _decide(groups, attempts, regions, number_of, mode)
-    plan = Plan(context.graph, regions, decisions, dict(context.layouts), 0)
-    return Planned(plan, tuple(group.shaped for group in ordered))
-
-
-Attempts = dict[tuple[int, int, str], Attempt]
-
-
-def _grouped(context: Context, mode: FuseMode) -> tuple[Groups, Attempts]:
-    groups = Groups(context)
-    attempts: Attempts = {}
-    if mode.kind != "none":
-        _merge_all(groups, mode, attempts)
-    return groups, attempts
-
-
-def _merge_all(groups: Groups, mode: FuseMode, attempts: Attempts) -> None:
-    merges = 0
-    for at, node in enumerate(groups.graph.nodes):
-        found = {n: groups.producer_of[n] for n in node.inputs if n in groups.producer_of}
-        for value in sorted(found, key=lambda n: (-groups.graph.types[n].size, -found[n])):
-            producer, consumer = groups.group_of[found[value]], groups.group_of[at]
-            if producer is consumer:
-                continue
-            if mode.limit is not None and merges >= mode.limit:
-                break
-            attempt, shaped = _attempt(groups, producer, consumer, value, mode)
-            attempts[found[value], at, value] = attempt
-            if shaped is not None:
-                groups.merge(producer, consumer, shaped)
-                merges += 1
-
-
-def _attempt(
-    groups: Groups, producer: Group, consumer: Group, value: str, mode: FuseMode
-) -> tuple[Attempt, Shaped | None]:
-    apart = producer.seconds + consumer.seconds
-    names = {node.name for node in groups.nodes(producer.members | consumer.members)}
-    if mode.names and not names & mode.names:
-        return Attempt("switched_off", rules.REASONS["switched_off"], None, apart), None
-    refusal = groups.refusal(producer, consumer, value)
-    if refusal:
-        return Attempt(refusal, rules.REASONS[refusal], None, apart), None
-    try:
-        shaped = groups.merged(producer, consumer)
-    except FormMismatch as mismatch:
-        detail = f"{rules.REASONS['form_mismatch']}: {mismatch}"
-        return Attempt("form_mismatch", detail, None, apart), None
-    together = shaped.estimate.seconds
-    if mode.kind != "all" and together > apart * MIN_GAIN:
-        detail = f"together {together * 1e6:.1f} us, apart {apart * 1e6:.1f} us"
-        return Attempt("slower", detail, together, apart), None
-    detail = f"{rules.REASONS['fused']}: {together * 1e6:.1f} us instead of {apart * 1e6:.1f} us"
-    return Attempt("fused", detail, together, apart), shaped
+        repeated = copies.repeated
+    if copies is not None or mode != unlimited:
+        planner = _Planner(context, mode)
+    groups = planner.groups.in_order()
+    regions = tuple(_region(planner.groups, number, group) for number, group in enumerate(groups))
+    plan = Plan(context.graph, regions, planner.ledger(regions, repeated), dict(context.layouts), 0)
+    return Planned(plan, tuple(group.shaped for group in groups))
 
 
 NOTHING = Estimate(Traffic(0, 0, {}, launches=0), 0.0, 0.0, {}, 0.0, "view")
@@ -138,76 +103,113 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
     outputs = groups.leaving(group.members)
     if group.shaped is None:
         return Region(number, "view", nodes, nodes[0].inputs[:1], outputs, NOTHING)
-    graph, body = groups.graph, group.shaped.body
-    inputs = tuple(name for name in body.inputs if name in graph.types)
+    inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
     return Region(number, group.shaped.form, nodes, inputs, outputs, group.shaped.estimate)
 
 
-def _decide(
-    groups: Groups,
-    attempts: Attempts,
-    regions: tuple[Region, ...],
-    number_of: dict[int, int],
-    mode: FuseMode,
-) -> tuple[Decision, ...]:
-    graph = groups.graph
-    found: list[Decision] = []
-    for value in graph.types:
-        producer = groups.producer_of.get(value)
-        if producer is None and value not in graph.inputs:
-            continue
-        for consumer in groups.consumers_of[value]:
-            attempt = attempts.get((producer, consumer, value)) if producer is not None else None
-            found.append(_edge(groups, value, producer, consumer, attempt, regions, number_of, mode))
-        if value in graph.outputs:
-            found.append(_edge(groups, value, producer, None, None, regions, number_of, mode))
-    return tuple(found)
+class _Planner:
+    """Merges groups under `mode`; `attempts` holds, by value and consumer, what decided the edge."""
+
+    def __init__(self, context: Context, mode: FuseMode) -> None:
+        self.groups, self.mode, self.merges = Groups(context), mode, 0
+        self.attempts: dict[tuple[str, int], Attempt] = {}
+        graph, producer_of = self.groups.graph, self.groups.producer_of
+        for at, node in enumerate(graph.nodes):
+            values = [name for name in dict.fromkeys(node.inputs) if name in producer_of]
+            for value in sorted(values, key=lambda n: (-graph.types[n].size, -producer_of[n])):
+                self._fuse_along(value, at)
+
+    def _fuse_along(self, value: str, at: int) -> None:
+        groups = self.groups
+        producer, consumer = groups.group_of[groups.producer_of[value]], groups.group_of[at]
+        if producer is consumer:
+            return
+        attempt, shaped = self._attempt(producer, consumer, value)
+        self.attempts[value, at] = attempt
+        if shaped is not None:
+            for name, reader in groups.edges_between(producer, consumer):
+                self.attempts[name, reader] = attempt
+            groups.merge(producer, consumer, shaped)
+            self.merges += 1
+
+    def _attempt(self, producer: Group, consumer: Group, value: str) -> tuple[Attempt, Shaped | None]:
+        groups = self.groups
+        if producer.shaped is None or consumer.shaped is None:
+            return Attempt("view", ""), None
+        objection = self.mode.objection(groups.nodes(producer.members | consumer.members), self.merges)
+        if objection:
+            return Attempt("switched_off", objection), None
+        refusal = groups.refusal(producer, consumer, value)
+        if refusal:
+            return Attempt(refusal, ""), None
+        try:
+            shaped = groups.merged(producer, consumer)
+        except FormMismatch as mismatch:
+            return Attempt("form_mismatch", str(mismatch)), None
+        apart, together = producer.seconds + consumer.seconds, shaped.estimate.seconds
+        if self.mode.kind != "all" and together > apart:
+            return Attempt("slower", f"{_us(together)} against {_us(apart)}", apart - together), None
+        return Attempt("fused", f"{_us(together)} instead of {_us(apart)}", apart - together), shaped
+
+    def ledger(self, regions: tuple[Region, ...], repeated: Mapping[str, Repeat]) -> tuple[Decision, ...]:
+        """One decision for every edge: each reader of each value that a node makes or the user gives."""
+        groups, graph = self.groups, self.groups.graph
+        region_of = {node.name: region for region in regions for node in region.nodes}
+        found: list[Decision] = []
+        for value in graph.types:
+            if value not in groups.producer_of and value not in graph.inputs:
+                continue
+            source = groups.producer_of.get(value)
+            maker = graph.nodes[source].name if source is not None else ""
+            size = value_bytes(graph, groups.context.layouts, value)
+            outside = (None,) if value in graph.outputs else ()
+            for at in (*groups.consumers_of[value], *outside):
+                reader = graph.nodes[at].name if at is not None else ""
+                ends = {region_of[name].id: region_of[name] for name in (maker, reader) if name}
+                seconds = sum(region.estimate.seconds for region in ends.values())
+                boundary = rules.REASONS["graph_boundary"]
+                edge = Decision(value, maker, reader, "memory", "graph_boundary", boundary, size, {}, seconds)
+                if at is not None and source is not None:
+                    within = region_of[reader] if len(ends) == 1 else None
+                    edge = self._decided(edge, at, within, repeated.get(value))
+                found.append(edge)
+        return tuple(found)
+
+    def _decided(self, edge: Decision, reader: int, region: Region | None, repeat: Repeat | None) -> Decision:
+        """`edge` between two nodes, within `region` unless that is None."""
+        attempt = self.attempts[edge.value, reader]
+        if region is not None:
+            return self._inside(edge, reader, region, attempt, repeat)
+        decided = replace(edge, reason=attempt.reason, detail=_detail(attempt.reason, attempt.numbers))
+        if attempt.gain_s is None:
+            return decided
+        return replace(decided, alternative="register", alternative_s=edge.seconds - attempt.gain_s)
+
+    def _inside(
+        self, edge: Decision, reader: int, region: Region, attempt: Attempt, repeat: Repeat | None
+    ) -> Decision:
+        """An edge within a region saves its read, and a value that is never written its write, once."""
+        groups, context = self.groups, self.groups.context
+        written = edge.value in region.outputs
+        consumer = groups.graph.nodes[reader]
+        reduces = any(stage.reduce_axes for stage, _ in rules.reads(groups.graph, consumer, edge.value))
+        home: Home = "cache" if region.form == "row" and reduces else "register"
+        reason = "also_output" if written else "row_in_cache" if home == "cache" else "fused"
+        gain_s, numbers = attempt.gain_s or 0.0, attempt.numbers
+        if repeat is not None and not written:
+            reason, gain_s, numbers = "computed_again", repeat.gain_s, repeat.numbers
+        is_first = reader == groups.consumers_of[edge.value][0] and (repeat is None or repeat.is_first)
+        saved = edge.value_bytes * (2 if is_first and not written else 1)
+        level = serving_level(edge.value_bytes, context.machine, context.workers)
+        return replace(
+            edge, home=home, reason=reason, detail=_detail(reason, numbers), saved_bytes={level: saved},
+            alternative="memory", alternative_s=edge.seconds + gain_s,
+        )  # fmt: skip
 
 
-def _edge(
-    groups: Groups,
-    value: str,
-    producer: int | None,
-    consumer: int | None,
-    attempt: Attempt | None,
-    regions: tuple[Region, ...],
-    number_of: dict[int, int],
-    mode: FuseMode,
-) -> Decision:
-    graph, context = groups.graph, groups.context
-    size = value_bytes(graph, context.layouts, value)
-    numbers = {number_of[at] for at in (producer, consumer) if at is not None}
-    seconds = sum(regions[number].estimate.seconds for number in numbers)
-    source, reader = (graph.nodes[at].name if at is not None else "" for at in (producer, consumer))
-    if producer is None or consumer is None:
-        detail = rules.REASONS["graph_boundary"]
-        return Decision(value, source, reader, "memory", "graph_boundary", detail, size, {}, seconds)
-    if len(numbers) == 1:
-        return _inside(groups, value, (source, reader), attempt, size, regions[numbers.pop()])
-    reason = attempt.reason if attempt is not None else "switched_off"
-    if any(groups.group_of[at].shaped is None for at in (producer, consumer)):
-        reason = "view"
-    detail = attempt.detail if attempt is not None and reason != "view" else rules.REASONS[reason]
-    other: Home | None = "register" if attempt is not None and attempt.together_s is not None else None
-    price = attempt.together_s if attempt is not None else None
-    return Decision(value, source, reader, "memory", reason, detail, size, {}, seconds, other, price)
+def _detail(reason: str, numbers: str) -> str:
+    return f"{rules.REASONS[reason]}: {numbers}" if numbers else rules.REASONS[reason]
 
 
-def _inside(
-    groups: Groups, value: str, names: tuple[str, str], attempt: Attempt | None, size: int, region: Region
-) -> Decision:
-    """An edge within a region: its read is saved, and its write too unless something else reads the value."""
-    context = groups.context
-    level: Level = serving_level(size, context.machine, context.workers)
-    written = value in region.outputs
-    consumer = next(node for node in region.nodes if node.name == names[1])
-    reduces = any(stage.reduce_axes for stage, _ in rules.reads(groups.graph, consumer, value))
-    home: Home = "cache" if region.form == "row" and reduces else "register"
-    reason = "also_output" if written else "row_in_cache" if home == "cache" else "fused"
-    detail = attempt.detail if attempt is not None and attempt.reason == "fused" else rules.REASONS[reason]
-    saved: dict[Level, int] = {level: size if written else 2 * size}
-    apart = attempt.apart_s if attempt is not None else None
-    return Decision(
-        value, names[0], names[1], home, reason, detail, size, saved, region.estimate.seconds,
-        "memory" if apart is not None else None, apart,
-    )  # fmt: skip
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} us"

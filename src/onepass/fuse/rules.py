@@ -19,6 +19,7 @@ REASONS: Mapping[str, str] = {
     "graph_boundary": "the user gives or receives this value, so it lies in memory",
     "view": "only the shape's name changes: no element is moved",
     "also_output": "fused, and written too because something else reads it",
+    "computed_again": "each reader computes it for itself, which is cheaper than to store it",
     "no_cycle": "the consumer also depends on the producer by another way",
     "one_reduction": "both reduce: the consumer needs finished sums of the whole tensor",
     "same_space": "the consumer reads the producer at other places than it computes",
@@ -26,7 +27,7 @@ REASONS: Mapping[str, str] = {
     "border_of_zeros": "written once with a border of zeros, so that the window reads without guards",
     "several_consumers": "the value is also read elsewhere, so it is written in any case",
     "form_mismatch": "no loop shape fits both",
-    "slower": "fusing would be slower by the cost model",
+    "slower": "fusing would be slower by the cost model, together against apart",
     "switched_off": "fusion is switched off for these nodes",
 }
 
@@ -61,20 +62,13 @@ def same_space(graph: Graph, consumer: Node, value: str) -> bool:
     return bool(found) and all(is_in_place(stage, load, shape) for stage, load in found)
 
 
-def is_pointwise(graph: Graph, node: Node) -> bool:
-    """No stage of the node reduces."""
-    return not any(stage.reduce_axes for stage in graph.lowering(node).stages)
-
-
 def only_moves(graph: Graph, node: Node) -> bool:
     """The node computes nothing: each element of its output is one element of an input."""
     stages = graph.lowering(node).stages
     return all(isinstance(stage.body, Load) and not stage.reduce_axes for stage in stages)
 
 
-def has_cycle(
-    first: frozenset[int], second: frozenset[int], successors: Mapping[int, Sequence[int]]
-) -> bool:
+def has_cycle(first: frozenset[int], second: frozenset[int], successors: Mapping[int, Sequence[int]]) -> bool:
     """Whether something outside `first | second` lies on a path from `first` to `second`.
 
     Groups are sets of node positions; positions grow along every edge.

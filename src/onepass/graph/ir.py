@@ -14,7 +14,8 @@ class Node:
     """One op. `inputs` are value names, '' for an optional input left out.
 
     `name` is the user's node name (made unique; built from the output where it had none); `spelling`
-    is the op as the user's model spells it (`BatchNormalization`).
+    is the op as the user's model spells it (`BatchNormalization`). A node that a pass made from another has
+    a name of its own, and in `origin` the name of the user's node.
     """
 
     name: str
@@ -23,6 +24,12 @@ class Node:
     outputs: tuple[str, ...]
     attrs: Attrs = field(default_factory=dict)
     spelling: str = ""
+    origin: str = ""
+
+    @property
+    def user_name(self) -> str:
+        """The node of the user's model that this one belongs to."""
+        return self.origin or self.name
 
     @property
     def opdef(self) -> OpDef:

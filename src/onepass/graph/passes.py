@@ -65,6 +65,7 @@ def _slices(graph: Graph, node: Node) -> list[Node]:
         Node(
             f"{node.name}:{part}", "slice", node.inputs[:1], (name,),
             {"starts": (end - size,), "ends": (end,), "axes": (axis,), "steps": (1,)}, node.spelling,
+            node.user_name,
         )
         for part, (name, size, end) in enumerate(zip(node.outputs, sizes, ends, strict=False))
         if name

@@ -194,7 +194,7 @@ def node_row(plan: Plan, rows: Sequence[OpRow], name: str) -> OpRow:
 
 def node_json(plan: Plan, rows: Sequence[OpRow], name: str) -> dict[str, object]:
     """Everything about node `name`: its row, and the decisions on its edges in `plan`."""
-    edges = [decision_json(d) for d in plan.decisions if name in (d.producer, d.consumer)]
+    edges = [decision_json(d) for d in plan.decisions if name in d.names]
     return {**asdict(node_row(plan, rows, name)), "decisions": edges}
 
 
@@ -206,6 +206,6 @@ def node_table(plan: Plan, rows: Sequence[OpRow], name: str) -> Table:
     facts += [
         (f"{d.producer or 'model input'} → {d.consumer or 'model output'}", f"{d.home}: {d.detail}")
         for d in plan.decisions
-        if name in (d.producer, d.consumer)
+        if name in d.names
     ]
     return table(["", ""], [], facts, title=f"{name} ({row.op})")

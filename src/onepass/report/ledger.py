@@ -38,17 +38,16 @@ def why(plan: Plan, a: str, b: str) -> str:
     for name in (a, b):
         check_name(name, known)
     makers = {value: node.name for value, node in plan.graph.producers().items()}
-    found = [d for d in plan.decisions if {a, b} <= {d.producer, d.consumer, d.value}]
+    found = [d for d in plan.decisions if {a, b} <= d.names]
     # A value stands for its producer too, so that two values, one computed from the other, name an edge.
     found = found or [
-        d for d in plan.decisions
-        if all(name in (d.producer, d.consumer, d.value) or makers.get(name) == d.consumer for name in (a, b))
-    ]  # fmt: skip
+        d for d in plan.decisions if all(name in d.names or makers.get(name) == d.consumer for name in (a, b))
+    ]
     if a != b and found:
         return "\n".join(map(_sentence, found))
     if {a, b} & plan.graph.constants.keys():
         return "A weight is read by every kernel that uses it: there is nothing to decide."
-    ends = {end for d in plan.decisions if a in (d.producer, d.consumer) for end in (d.producer, d.consumer)}
+    ends = {end for d in plan.decisions if a in d.names for end in (d.producer, d.consumer)}
     near = ", ".join(f"'{end}'" for end in sorted(ends - {a, ""}))
     return f"No edge joins '{a}' and '{b}'" + (f"; edges join '{a}' and {near}." if near else ".")
 
