@@ -226,3 +226,11 @@ def test_transposing_kernels_tile_along_what_they_read():
     _, made = planned(graph, "none", 4)
     assert made.shaped[0].form == "pointwise"
     check(graph)
+
+
+def test_a_pool_of_a_constant_pads_with_minus_infinity():
+    """Packed constants hold zeros outside; this window wants another value there."""
+    attrs = {"kernel_shape": (3,), "strides": (1,), "dilations": (1,), "pads": (1, 1)}
+    constant = -1 - np.abs(normal(1, 1, 8))
+    nodes = [("max_pool", "c", attrs), ("add", "v0 x", {})]
+    check(graph_of({"x": (1, 1, 8)}, *nodes, constants={"c": constant}, outputs=("v0", "v1")))

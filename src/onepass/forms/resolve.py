@@ -18,7 +18,7 @@ from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.affine import Range, range_of, simplify
 from onepass.loops.build import binary, const, select
-from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Scalar, Select, Store
+from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Select, Store
 from onepass.loops.walk import children, index_names, loads, rebuild, subexpressions
 
 Indices = tuple[Expr, ...]
@@ -155,6 +155,7 @@ class Resolver:
 
     def _filled(self, name: str, indices: Indices, load: Load) -> Expr:
         """A load that gives `fill` outside: a plain load where it cannot leave the tensor or its border."""
+        assert load.fill is not None
         indices = tuple(self.simplify(index) for index in indices)
         stage = self.body.stage(name)
         shape = stage.type.shape if stage else self.graph.types[name].shape
@@ -172,12 +173,12 @@ class Resolver:
                 inside = _both(inside, binary("lt", index, const(extent)))
         if isinstance(inside, Const):
             return self.value(name, indices)
-        if name in self.must_pack and self._packing(indices) is not None:
-            return self.value(name, indices)
+        if load.fill == 0 and name in self.must_pack and self._packing(indices) is not None:
+            return self.value(name, indices)  # packed with zeros outside
         held, self.temps = self.temps, None
         value = self.value(name, indices)
         self.temps = held
-        return select(inside, value, Const(_scalar(load.fill), load.dtype))
+        return select(inside, value, Const(load.fill, load.dtype))
 
     def _constant(self, name: str, indices: Indices) -> Expr:
         array = self.body.constants.get(name)
@@ -215,7 +216,3 @@ class Resolver:
 
 def _both(a: Expr, b: Expr) -> Expr:
     return b if isinstance(a, Const) else Binary("and", a, b, BOOL)
-
-
-def _scalar(fill: Scalar | None) -> Scalar:
-    return 0 if fill is None else fill
