@@ -71,7 +71,7 @@ def main() -> int:
     print(f"CenterFace on a photograph of 512x512: a face with score {score:.2f} at "
           f"x {box[0]} to {box[2]}, y {box[1]} to {box[3]}")
     print(f"bytes between kernels: {before / 1e6:.1f} MB op by op, {after / 1e6:.1f} MB fused "
-          f"({1 - after / before:.0%} saved); "
+          f"({100 * (1 - after / before):.0f} % saved); "
           f"{len(unfused.plan.regions)} kernels became {len(fused.plan.regions)}")
     return 0
 

@@ -69,6 +69,7 @@ def test_why_at_the_borders_of_the_model(plans):
 def test_why_without_an_edge(plans):
     answer = "No edge joins 'conv1' and 'relu2'; edges join 'conv1' and 'bn1'."
     assert why(plans[1], "conv1", "relu2") == answer
+    assert why(plans[1], "conv1", "relu1").endswith(" Both run in one kernel.")
     assert "No edge joins 'relu2' and 'conv1'" in why(plans[1], "relu2", "conv1")
     assert "weight" in why(plans[1], "conv1", "conv1.weight")
     assert "No edge" in why(plans[1], "conv1", "conv1")
@@ -157,7 +158,7 @@ def test_outcome_json_has_exactly_the_promised_keys(plans):
     data = json.loads(json.dumps(outcome_json(synthetic.outcome(*plans))))
     run = {"min_s", "median_s", "kernels", "intermediate_bytes", "bytes"}
     assert set(data) == {"model", "machine", "threads", "unfused", "fused", "speedup",
-                         "intermediate_bytes_cut", "error", "compile_s", "decisions"}  # fmt: skip
+                         "intermediate_bytes_cut", "error", "compile_s", "decisions", "cache"}  # fmt: skip
     assert set(data["unfused"]) == set(data["fused"]) == run
     assert set(data["fused"]["bytes"]) == {"l2", "l3", "memory"}
     assert set(data["error"]) == {"max_abs", "relative_l2", "unfused_relative_l2"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import math
@@ -29,6 +30,7 @@ from onepass.report.terminal import Terminal
 from onepass.zoo import catalog
 
 P = ParamSpec("P")
+ROOFS = "reading this machine's roofs (measured once)"
 WIDE = 200
 """Columns of a table that goes to a file or a pipe."""
 
@@ -84,7 +86,7 @@ def open_model(
         known = {**catalog.default_shapes(loaded.proto), **given}
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
-    step("measuring the machine, unless that was done")
+    step(ROOFS)
     settings = Settings(threads, fuse, dict(known))
     setup = set_up(replace(settings, rewrites=frozenset()) if exact else settings)
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
@@ -151,6 +153,9 @@ def reported(command: Callable[P, None]) -> Callable[P, None]:
         except (BrokenPipeError, typer.Exit):
             raise
         except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                parts = {"what": "standard output cannot be written", "why": str(error.strerror)}
+                _fail(2, parts, "\n".join(parts.values()), False)
             step = error.step if isinstance(error, InternalError) else "unknown"
             parts = {"what": str(error), "step": step, "remedy": _what_to_send()}
             text = "".join(traceback.format_exception(error)) + _what_to_send()

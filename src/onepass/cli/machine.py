@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from onepass.cli.common import JsonOption, ThreadsOption, progress, reported, screen, show_json
+from onepass.cli.common import ROOFS, JsonOption, ThreadsOption, progress, reported, screen, show_json
 from onepass.core.files import write_text
 from onepass.report.terminal import table
 from onepass.report.units import bytes_text, count_text, roof_text
@@ -32,7 +32,7 @@ def machine(
     Example: `onepass machine --fresh`
     """
     with progress() as step:
-        step("measuring the machine" if fresh else "measuring the machine, unless that was done")
+        step("measuring this machine" if fresh else ROOFS)
         found = measure_machine(fresh, threads)
     path = machine_path(threads)
     kept = load_machine(path) == found
@@ -54,18 +54,19 @@ def wall(
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", show_default=False, help="Write the chart to this file.")
     ] = None,
+    threads: ThreadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the memory wall: how much faster computing grew than memory, and where this machine stands.
 
     CPUs, GPU vector units and GPU matrix units are three families that grew at different rates; each
-    figure of the table has its source.
+    figure of the table has its source, which `--json` shows.
 
     Example: `onepass wall --svg wall.svg`
     """
     with progress() as step:
-        step("measuring the machine, unless that was done")
-        here = measure_machine()
+        step(ROOFS)
+        here = measure_machine(workers=threads)
     devices = load_devices()
     growths = [growth_per_two_years(devices, family) for family in FAMILIES]
     if svg is not None:
@@ -82,7 +83,7 @@ def wall(
         })
         return
     show = screen()
-    show.print(_device_table((*devices, placed)))
+    show.print(_device_table((*devices, replace(placed, name=f"{placed.name} (this machine)"))))
     show.say(*map(_sentence, growths))
     show.say(f"This machine: {placed.ridge_flops_per_byte('cpu'):.3g} operations for one byte from memory; a "
              "computation with fewer waits for memory.")

@@ -162,7 +162,7 @@ def why(
 ) -> None:
     """Say in a sentence why the edge between two nodes is fused, or is not.
 
-    Example: `onepass why zoo:resnet50 /conv1/Conv /relu/Relu`
+    Example: `onepass why zoo:resnet50 /conv1/Conv /bn1/BatchNormalization`
     """
     with progress() as step:
         opened = open_model(step, model, shape, threads, fuse, exact)

@@ -95,6 +95,7 @@ def run_fusion(
         compile_s=compile_s,
         decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
         rewrites=tuple(sorted(setup.settings.rewrites)),
+        cache={"hits": fused.hits, "misses": fused.misses},
     )
     return FusionRun(outcome, unfused, fused, traces, setup, inputs)
 

@@ -44,7 +44,7 @@ class FuseMode:
             return FuseMode(kind)
         if kind == "only" and names:
             return FuseMode("auto", names=names)
-        if kind == "limit" and value.isdigit():
+        if kind == "limit" and value.isdecimal():
             return FuseMode("auto", limit=int(value))
         raise OptionError(
             f"'{text}' is not a way to fuse", remedy="use none, auto, all, only=NODE[,NODE] or limit=N"
@@ -212,4 +212,4 @@ def _detail(reason: str, numbers: str) -> str:
 
 
 def _us(seconds: float) -> str:
-    return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e6:.1f} µs"

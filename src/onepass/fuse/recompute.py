@@ -118,5 +118,5 @@ def _repeat(
         except FormMismatch:
             return None
         together += shaped.estimate.seconds
-    numbers = f"{len(readers)} readers take {together * 1e6:.1f} us instead of {apart * 1e6:.1f} us"
+    numbers = f"{len(readers)} readers take {together * 1e6:.1f} µs instead of {apart * 1e6:.1f} µs"
     return Repeat(numbers, apart - together, True) if together < apart else None

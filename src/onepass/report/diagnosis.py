@@ -19,7 +19,7 @@ from onepass.cost.roofline import Estimate
 from onepass.fuse.plan import Plan, Region
 from onepass.report.ledger import check_name, decision_json
 from onepass.report.terminal import table
-from onepass.report.units import bytes_text, count_text, seconds_text, share_text
+from onepass.report.units import bytes_text, count_text, plural, seconds_text, share_text
 from onepass.runtime.trace import Trace
 
 COMPUTING, WAITING, LAUNCHING, OTHER = SPENT = (
@@ -135,8 +135,9 @@ def error_sentence(rows: Sequence[OpRow], bound: float = 0.25) -> str:
         return "Predicted seconds only: nothing was measured."
     judged = "within" if error.median <= bound else "beyond"
     return (
-        f"The cost model's median error over {error.kernels} kernels is {share_text(error.median)}, {judged} "
-        f"its bound of {share_text(bound)}; the worst is {share_text(error.worst)} at {error.worst_kernel}."
+        f"The cost model's median error over {plural(error.kernels, 'kernel')} is "
+        f"{share_text(error.median)}, {judged} its bound of {share_text(bound)}; the worst is "
+        f"{share_text(error.worst)} at {error.worst_kernel}."
     )
 
 

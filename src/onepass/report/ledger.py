@@ -49,7 +49,9 @@ def why(plan: Plan, a: str, b: str) -> str:
         return "A weight is read by every kernel that uses it: there is nothing to decide."
     ends = {end for d in plan.decisions if a in d.names for end in (d.producer, d.consumer)}
     near = ", ".join(f"'{end}'" for end in sorted(ends - {a, ""}))
-    return f"No edge joins '{a}' and '{b}'" + (f"; edges join '{a}' and {near}." if near else ".")
+    answer = f"No edge joins '{a}' and '{b}'" + (f"; edges join '{a}' and {near}." if near else ".")
+    together = any({a, b} <= {node.name for node in region.nodes} for region in plan.regions)
+    return f"{answer} Both run in one kernel." if together and a != b else answer
 
 
 def check_name(name: str, known: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ In: figures that the pipeline measured. Out: `Outcome`, its JSON, and its verdic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from rich.console import Group
 from rich.text import Text
@@ -59,7 +59,8 @@ class ErrorFigures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One model, run unfused and fused side by side. `date` as ISO text, `rewrites` those in use."""
+    """One model, run unfused and fused side by side. `date` as ISO text, `rewrites` those in use; `cache`
+    counts the fused kernels found in the code cache (`hits`) and compiled (`misses`)."""
 
     model: str
     machine: str
@@ -72,6 +73,7 @@ class Outcome:
     compile_s: float
     decisions: Mapping[Home, int]
     rewrites: tuple[str, ...] = ()
+    cache: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def speedup(self) -> float:
@@ -141,7 +143,8 @@ def summary(outcome: Outcome) -> Group:
     title = f"{outcome.model} on {outcome.machine}"
     style = "bold green" if outcome.speedup >= 1 - NOISE else "bold red"
     homes = ", ".join(f"{count} {home}" for home, count in outcome.decisions.items())
-    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)}."
+    code = "; ".join(f"code cache {what}: {count}" for what, count in outcome.cache.items())
+    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)} ({code})."
     sentences = map(Text, (*verdict(outcome), notes))
     return Group(
         table([""], ["unfused", "fused", "ratio"], rows, title=title),
