@@ -184,6 +184,17 @@ def test_bytes_are_exact():
     assert decision(fused.plan, "v1", "add2").saved_bytes == {"l2": 384}
 
 
+def test_bytes_of_parts_and_of_folded_statistics_are_exact():
+    cut = {"axes": (1,), "steps": (1,)}
+    halves = [("slice", "x", {"starts": (k,), "ends": (k + 32,), **cut}) for k in (0, 32)]
+    _, made = planned(graph_of({"x": (4, 64)}, *halves, ("mul", "v0 v1", {})), "all")
+    assert [r.estimate.traffic.compulsory_bytes for r in made.plan.regions] == [4 * (4 * 64 + 4 * 32)]
+    statistics = {name: np.ones(8, np.float32) for name in "sbmv"}
+    norm = ("batch_normalization", "x s b m v", {"epsilon": 1e-5})
+    _, made = planned(graph_of({"x": IMAGE}, norm, constants=statistics))  # x * a + b
+    assert [r.estimate.traffic.compulsory_bytes for r in made.plan.regions] == [4 * (2 * 8 * 36 + 2 * 8)]
+
+
 def test_saved_bytes_add_up_to_what_fusing_saves():
     """Three readers of one value within a kernel: one write and three reads less, not three writes."""
     nodes = [relu("x"), ("neg", "v0", {}), ("abs", "v0", {}), ("add", "v1 v2", {}), ("add", "v3 v0", {})]

@@ -104,7 +104,10 @@ def _scale_and_shift(graph: Graph, node: Node, constants: dict[str, Array]) -> C
     scale, bias, mean, variance = (graph.constants[n].astype(np.float64) for n in node.inputs[1:5])
     epsilon = node.attrs.get("epsilon", 1e-5)
     assert isinstance(epsilon, float | int)
-    factor = scale / np.sqrt(variance + epsilon)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + epsilon)
+    if not np.isfinite(factor).all():  # x * inf + b is NaN where (x - mean) * inf is not
+        return None
     axes = lowering.stages[-1].axes
     names = (f"{node.outputs[0]}#scale", f"{node.outputs[0]}#shift")
     constants[names[0]] = factor.astype(dtype.numpy)

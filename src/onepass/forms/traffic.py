@@ -34,7 +34,7 @@ def _vector_instructions(expr: Expr) -> float:
 
 
 def stage_instructions(stage: Compute) -> float:
-    """Vector instructions an element of a stage's body: what bounds it where it is not the FMAs."""
+    """Instructions of the body at every point; divided by the lanes, what vectors of them take."""
     points = math.prod(axis.extent for axis in (*stage.axes, *stage.reduce_axes))
     body = stage.body
     per_point = _vector_instructions(body)
@@ -68,13 +68,14 @@ class Demand:
 
 
 def demand(body: Body, kept: frozenset[str] = frozenset()) -> Demand:
-    """Follows the loads from the outputs back: an inlined stage is computed once for each load of it.
+    """Follows the loads from the outputs back: an inlined stage is computed for each place it is read at.
 
-    A reduction, or a stage that is `kept`, is computed once an element, whoever reads it. An input's elements
-    are read from memory at most once each; loads that do not vary with a loop are the same load.
+    A reduction, or a stage that is `kept`, is computed once an element, whoever reads it. Loads of one place
+    are one load, as are those that do not vary with a loop. Of an input, different places count as
+    different elements: exact for the parts of a split and where one load reaches all, else an upper bound.
     """
     evaluations = {stage.name: 0.0 for stage in body.stages}
-    reads: dict[str, float] = {}
+    reads: dict[str, dict[tuple[Expr, ...], float]] = {}
     for stage in reversed(body.stages):
         size = max(1, stage.type.size)
         if stage.name in body.outputs or stage.reduce_axes:
@@ -83,13 +84,14 @@ def demand(body: Body, kept: frozenset[str] = frozenset()) -> Demand:
             evaluations[stage.name] = min(float(size), evaluations[stage.name])
         share = evaluations[stage.name] / size
         extents = {axis.name: axis.extent for axis in (*stage.axes, *stage.reduce_axes)}
-        for buffer, names in {(load.buffer, _names(load)) for load in loads(stage.body)}:
-            reached = share * math.prod(extents[name] for name in names if name in extents)
-            if buffer in evaluations:
-                evaluations[buffer] += reached
+        for load in dict.fromkeys(loads(stage.body)):
+            reached = share * math.prod(extents[name] for name in _names(load) if name in extents)
+            if load.buffer in evaluations:
+                evaluations[load.buffer] += reached
             else:
-                reads[buffer] = max(reads.get(buffer, 0.0), reached)
-    return Demand(evaluations, reads)
+                places = reads.setdefault(load.buffer, {})
+                places[load.indices] = max(places.get(load.indices, 0.0), reached)
+    return Demand(evaluations, {name: sum(places.values()) for name, places in reads.items()})
 
 
 def _names(load: Load) -> frozenset[str]:
@@ -106,17 +108,18 @@ def region_traffic(
     kept: frozenset[str] = frozenset(),
 ) -> Traffic:
     """Traffic of one launch of `body`, which keeps the stages `kept`."""
+    # All weights stream past once a run, so that each finds what all of them leave of a cache.
     weights = sum(array.nbytes for array in graph.constants.values())
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
     wanted = demand(body, kept)
     compulsory = 0
     for name in (*body.inputs, *body.outputs):
-        if name in body.constants or name not in graph.types:
-            continue
-        size = value_bytes(graph, layouts, name)
-        footprint = weights if name in graph.constants else size
+        made = body.constants.get(name)
+        size = value_bytes(graph, layouts, name) if made is None else made.nbytes
+        footprint = size if made is None and name not in graph.constants else weights
         if name not in body.outputs:
-            size = min(size, math.ceil(wanted.reads[name]) * graph.types[name].dtype.size_bytes)
+            width = graph.types[name].dtype.size_bytes if made is None else made.itemsize
+            size = min(size, math.ceil(wanted.reads[name]) * width)
         compulsory += size
         bytes_at[serving_level(footprint, machine, workers)] += size
     flops = recomputed = 0
