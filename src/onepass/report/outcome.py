@@ -143,8 +143,8 @@ def summary(outcome: Outcome) -> Group:
     title = f"{outcome.model} on {outcome.machine}"
     style = "bold green" if outcome.speedup >= 1 - NOISE else "bold red"
     homes = ", ".join(f"{count} {home}" for home, count in outcome.decisions.items())
-    code = "; ".join(f"code cache {what}: {count}" for what, count in outcome.cache.items())
-    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)} ({code})."
+    code = ", ".join(f"{count} {what}" for what, count in outcome.cache.items())
+    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)}; code cache: {code}."
     sentences = map(Text, (*verdict(outcome), notes))
     return Group(
         table([""], ["unfused", "fused", "ratio"], rows, title=title),

@@ -107,7 +107,7 @@ def _draw_axes(canvas: Canvas, axes: _Axes) -> None:
 def _draw_roofs(canvas: Canvas, axes: _Axes, peak: float, roofs: Sequence[tuple[str, float]]) -> list[Box]:
     """Draws the roofs; returns the boxes of their labels."""
     taken = []
-    y = axes.y(peak)
+    y, fastest = axes.y(peak), max(bandwidth for _, bandwidth in roofs)
     for level, bandwidth in roofs:
         ridge = peak / bandwidth
         start = max(axes.x_range[0], axes.y_range[0] / bandwidth)
@@ -117,14 +117,16 @@ def _draw_roofs(canvas: Canvas, axes: _Axes, peak: float, roofs: Sequence[tuple[
         label = f"{level} {count_text(bandwidth, 'B/s')}"
         at = x0 + 16
         base = y0 + (y - y0) * (at - x0) / (x1 - x0)
-        canvas.text(at - 4, base - 5, label, size=12, fill=INK, turn=turn, halo=True)
+        # Slopes lie close together: only the highest has room above it.
+        base += -5 if bandwidth == fastest else 14
+        canvas.text(at - 4, base, label, size=12, fill=INK, turn=turn, halo=True)
         # The label leans: boxes along it cover it well enough.
         long = text_width(label, 12)
         for part in (0.0, 0.33, 0.66, 1.0):
             px = at + part * long * math.cos(math.radians(turn))
             py = base + part * long * math.sin(math.radians(turn))
-            taken.append((px - 14, py - 20, px + 14, py + 6))
-    first = axes.x(peak / max(bandwidth for _, bandwidth in roofs))
+            taken.append((px - 14, py - 15, px + 14, py + 11))
+    first = axes.x(peak / fastest)
     canvas.line(first, y, _RIGHT, y, stroke=INK, width=1.4)
     label = f"peak {count_text(peak, 'flop/s')}"
     canvas.text(first, y - 7, label, size=12, fill=INK, halo=True)
