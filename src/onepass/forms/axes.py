@@ -22,16 +22,13 @@ MIN_SHARED = 4  # positions that must share a vector before the tile leaves the 
 
 
 def vector_axis(
-    body: Body, graph: Graph, layouts: Mapping[str, Layout], shape: tuple[int, ...], product: Compute | None
+    body: Body, layouts: Mapping[str, Layout], shape: tuple[int, ...], product: Compute | None
 ) -> int:
     """The axis of the vectors; `product` is the region's contraction."""
-    if layouts.get(body.outputs[0], PLAIN).block > 1:
+    # Channels of a blocked input of a product are broadcast one by one; along a row they would be gathered.
+    read = loads(product.body) if product is not None and len(shape) > 2 else ()
+    if any(layouts.get(name, PLAIN).block > 1 for name in (body.outputs[0], *(load.buffer for load in read))):
         return 1
-    if product is not None and len(shape) > 2:
-        # Channels of a blocked input are broadcast one by one; along a row they would be gathered.
-        names = [load.buffer for load in loads(product.body)]
-        if any(layouts.get(name, PLAIN).block > 1 for name in names):
-            return 1
     return max((axis for axis, extent in enumerate(shape) if extent > 1), default=max(0, len(shape) - 1))
 
 
@@ -60,13 +57,10 @@ def contiguous_axis(
 
     A tile along it reads whole cache lines before they are evicted.
     """
-    output = body.stage(body.outputs[0])
-    if output is None or not output.axes:
-        return None
     resolver = Resolver(body, graph, layouts)
     names = {f"i{axis}": axis for axis in range(len(shape))}
     resolver.ranges |= {name: (0, max(0, shape[axis] - 1)) for name, axis in names.items()}
-    value = resolver.value(body.outputs[0], tuple(Index(name) for name in names))
+    value = resolver.value(body.outputs[0], tuple(Index(f"i{k}") for k in range(len(body.output.axes))))
     params = {buffer.name: buffer for buffer in resolver.params.values()}
     reads = [
         e for e in subexpressions(resolver.simplify(value))

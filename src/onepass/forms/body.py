@@ -31,6 +31,11 @@ class Body:
         """The stage called `name`, None for a value that is read."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
+    @property
+    def output(self) -> Compute:
+        """The stage of the first output; all outputs have its shape."""
+        return next(stage for stage in self.stages if stage.name == self.outputs[0])
+
     def reductions(self) -> tuple[Compute, ...]:
         """The stages that reduce."""
         return tuple(stage for stage in self.stages if stage.reduce_axes)
@@ -56,9 +61,7 @@ def _named_stages(graph: Graph, node: Node) -> list[Compute]:
     lowering = graph.lowering(node)
     names = {f"in{i}": name for i, name in enumerate(node.inputs)}
     names |= {stage.name: f"{node.outputs[0]}#{stage.name}" for stage in lowering.stages}
-    names |= {
-        stage: value for stage, value in zip(lowering.outputs, node.outputs, strict=False) if value
-    }
+    names |= {stage: value for stage, value in zip(lowering.outputs, node.outputs, strict=False) if value}
 
     def rename(expr: Expr) -> Expr:
         if isinstance(expr, Load):
@@ -112,13 +115,6 @@ def _scale_and_shift(graph: Graph, node: Node, constants: dict[str, Array]) -> C
     names = (f"{node.outputs[0]}#scale", f"{node.outputs[0]}#shift")
     constants[names[0]] = factor.astype(dtype.numpy)
     constants[names[1]] = (bias - mean * factor).astype(dtype.numpy)
-    channel = lowering.stages[-1].body
-    indices = _activation_indices(channel)
+    indices = next(load.indices for load in loads(lowering.stages[-1].body) if load.buffer == "in0")
     a, b = (Load(name, (indices[1],), dtype) for name in names)
     return Compute(node.outputs[0], dtype, axes, fma(Load(node.inputs[0], indices, dtype), a, b))
-
-
-def _activation_indices(body: Expr) -> tuple[Expr, ...]:
-    return next(load.indices for load in loads(body) if load.buffer == "in0")
-
-

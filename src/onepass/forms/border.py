@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from onepass.core.tensor import Shape
+from onepass.forms.schedule import segments
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, const, floordiv, idx, loop, mod, mul
 from onepass.loops.ir import Buffer, Expr, For, Stmt, Store
@@ -53,11 +54,11 @@ def _vector(buffer: Buffer, where: list[Expr], width: int, zero: Expr, start: Ex
 
 
 def _run(buffer: Buffer, where: list[Expr], low: int, high: int, lanes: int, zero: Expr) -> tuple[Stmt, ...]:
-    full, rest = divmod(high - low, lanes)
     found: list[Stmt] = []
-    if full:
-        start = add(mul(idx("step"), lanes), low)
-        found.append(loop("step", full, (_vector(buffer, where, lanes, zero, start),)))
-    if rest:
-        found.append(_vector(buffer, where, rest, zero, const(low + full * lanes)))
+    for part in segments(high - low, lanes):
+        if part.width == lanes:
+            start = add(mul(idx("step"), lanes), low)
+            found.append(loop("step", part.count, (_vector(buffer, where, lanes, zero, start),)))
+        else:
+            found.append(_vector(buffer, where, part.width, zero, const(low + part.start)))
     return tuple(found)

@@ -36,14 +36,12 @@ MAX_WINDOW_PIXELS = 8
 
 def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine) -> Schedule:
     """The schedule of a region in the nest form."""
-    output = body.stage(body.outputs[0])
-    assert output is not None
-    shape = output.type.shape or (1,)
+    shape = body.output.type.shape or (1,)
     layout = layouts.get(body.outputs[0], PLAIN)
     lanes = layout.block if layout.block > 1 else machine.lanes(4)
     root = next(iter(body.reductions()), None)
     product = root if root is not None and is_product(root) else None
-    vector = vector_axis(body, graph, layouts, shape, product)
+    vector = vector_axis(body, layouts, shape, product)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
     shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
@@ -62,8 +60,8 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
             shape[tile] if tile is not None else 1,
             math.prod(axis.extent for axis in root.reduce_axes),
             machine.vector_registers,
-            root.reduce_axes[0].extent > 1 if is_product(root) else False,
-            _most_pixels(body, graph, layouts, root, tile),
+            product is not None and root.reduce_axes[0].extent > 1,
+            _most_pixels(graph, layouts, root, tile),
             math.prod(axis.extent for axis in root.reduce_axes[1:]),
         )
     schedule = Schedule(vector, lanes, vectors, tile, pixels, ())
@@ -71,9 +69,7 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
     return replace(schedule, order=order, block=block)
 
 
-def _most_pixels(
-    body: Body, graph: Graph, layouts: Mapping[str, Layout], root: Compute, tile: int | None
-) -> int:
+def _most_pixels(graph: Graph, layouts: Mapping[str, Layout], root: Compute, tile: int | None) -> int:
     """Positions of a tile that the first-level cache holds side by side.
 
     Rows that start a multiple of its way's size apart fall into the same set, which holds `L1_WAYS` of them
@@ -86,12 +82,10 @@ def _most_pixels(
         return MAX_PIXELS
     load = operands[0]
     kind = graph.types[load.buffer]
-    layout = layouts.get(load.buffer, PLAIN)
-    physical = layout.physical_shape(kind.shape)
+    physical = layouts.get(load.buffer, PLAIN).physical_shape(kind.shape)
     for place, index in enumerate(load.indices):
-        if place < len(physical) and root.axes[tile].name in index_names(index):
-            stride = math.prod(physical[place + 1 :])
-            stride *= kind.dtype.size_bytes
+        if root.axes[tile].name in index_names(index):
+            stride = math.prod(physical[place + 1 :]) * kind.dtype.size_bytes
             return min(MAX_PIXELS, L1_WAYS * (L1_WAY_BYTES // math.gcd(stride, L1_WAY_BYTES)))
     return MAX_PIXELS
 

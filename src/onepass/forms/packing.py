@@ -27,10 +27,6 @@ class Packed:
     def shape(self) -> Shape:
         return tuple(extent for _, extent in self.axes)
 
-    def pack(self, source: Array) -> Array:
-        """The packed copy of `source`."""
-        return np.ascontiguousarray(self.unpacked(source))
-
     def unpacked(self, source: Array) -> Array:
         """The elements of the packed copy, in order: a strided view where the map is affine and inside."""
         ranges = {name: (0, extent - 1) for name, extent in self.axes}

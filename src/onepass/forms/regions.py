@@ -20,7 +20,7 @@ from onepass.forms.row import build_row
 from onepass.forms.traffic import instruction_efficiency, region_traffic
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
-from onepass.loops.ir import Expr, Index
+from onepass.loops.ir import Index, Load
 from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
@@ -64,8 +64,7 @@ def form_of(body: Body) -> Form:
     if is_contraction(root):
         return "contraction"
     length = math.prod(axis.extent for axis in root.reduce_axes)
-    slides = len(root.reduce_axes) > 0 and len(root.axes) >= 3 and length <= WINDOW_LIMIT
-    return "window" if slides and _is_window(root) else "row"
+    return "window" if len(root.axes) >= 3 and length <= WINDOW_LIMIT and _slides(root) else "row"
 
 
 def is_contraction(stage: Compute) -> bool:
@@ -77,7 +76,7 @@ def is_contraction(stage: Compute) -> bool:
     return left != right
 
 
-def _is_window(stage: Compute) -> bool:
+def _slides(stage: Compute) -> bool:
     """Whether neighbouring outputs read overlapping places: an index adds an axis and a reduce axis."""
     reduced = {axis.name for axis in stage.reduce_axes}
     kept = {axis.name for axis in stage.axes if axis.extent > 1}
@@ -97,9 +96,7 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     built = build_row(body, graph, context.layouts, context.machine.lanes(4)) if form == "row" else None
     efficiency = _efficiency(context, body, form)
     kept = built.kept if built is not None else frozenset()
-    traffic = region_traffic(
-        body, graph, context.layouts, context.machine, context.workers, efficiency, kept
-    )
+    traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency, kept)
     guess = estimate(traffic, context.machine, context.workers)
     return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built)
 
@@ -115,7 +112,7 @@ def _check_space(body: Body, form: Form) -> None:
     after = {root.name}
     for stage in body.stages:
         read = [load for load in loads(stage.body) if load.buffer in after]
-        if any(load.fill is not None or not _same_place(stage, load.indices) for load in read):
+        if not all(is_in_place(stage, load) for load in read):
             raise FormMismatch("a stage reads the reduction at other places than it computes")
         if read:
             if stage.reduce_axes or stage.type.shape != root.type.shape:
@@ -123,10 +120,15 @@ def _check_space(body: Body, form: Form) -> None:
             after.add(stage.name)
 
 
-def _same_place(stage: Compute, indices: tuple[Expr, ...]) -> bool:
-    return len(indices) == len(stage.axes) and all(
-        axis.extent == 1 or (isinstance(index, Index) and index.name == axis.name)
-        for index, axis in zip(indices, stage.axes, strict=True)
+def is_in_place(stage: Compute, load: Load) -> bool:
+    """Whether `stage` reads, of a tensor of its own shape, exactly the element that it computes."""
+    return (
+        load.fill is None
+        and len(load.indices) == len(stage.axes)
+        and all(
+            axis.extent == 1 or (isinstance(index, Index) and index.name == axis.name)
+            for index, axis in zip(load.indices, stage.axes, strict=True)
+        )
     )
 
 
@@ -135,9 +137,7 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
         return instruction_efficiency(body.stages)
     schedule = choose_schedule(body, context.graph, context.layouts, context.machine)
     root = body.reductions()[0]
-    output = body.stage(body.outputs[0])
-    assert output is not None
-    shape = output.type.shape or (1,)
+    shape = body.output.type.shape or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)
     blocks = -(-shape[schedule.vector] // schedule.lanes)
     extent = shape[schedule.tile] if schedule.tile is not None else 1
@@ -151,8 +151,7 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
 
 def build_region(context: Context, shaped: Shaped) -> Built:
     """The kernel of a shaped region; raises `FormMismatch` where the form does not fit after all."""
-    graph, layouts = context.graph, context.layouts
     if shaped.built is not None:
         return shaped.built
-    schedule = choose_schedule(shaped.body, graph, layouts, context.machine)
-    return build_nest(shaped.body, graph, layouts, schedule)
+    schedule = choose_schedule(shaped.body, context.graph, context.layouts, context.machine)
+    return build_nest(shaped.body, context.graph, context.layouts, schedule)

@@ -8,7 +8,7 @@ or into plain loads where the layout has a border of zeros.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onepass.core.dtypes import BOOL, DType, dtype_of_numpy
@@ -16,12 +16,14 @@ from onepass.forms.body import Body
 from onepass.forms.packing import Packed
 from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
-from onepass.loops.affine import Range, range_of, simplify
-from onepass.loops.build import binary, const, select
-from onepass.loops.ir import Binary, Buffer, Const, Expr, Index, Load, Select, Store
+from onepass.loops.affine import UNKNOWN, Range, range_of, simplify
+from onepass.loops.build import binary, const, idx, loop, select
+from onepass.loops.ir import Alloc, Binary, Buffer, Const, Expr, Index, Load, Select, Stmt, Store
 from onepass.loops.walk import children, index_names, loads, rebuild, subexpressions
 
 Indices = tuple[Expr, ...]
+Loops = tuple[tuple[str, int], ...]  # names and extents, outermost first
+LANE = "lane"  # the variable of every vector loop
 
 
 @dataclass(slots=True)
@@ -30,8 +32,9 @@ class Resolver:
 
     `bound` says how stages that are already computed are read; `point` is the output element in work.
     `escapes` tells whether some load may leave its buffer: only when lanes beyond the last channel are
-    computed too, and then the kernel is built again without those. `pack_axes` lists the loop variables
-    (outermost first, extents padded) over which constants may be packed; `must_pack` the constants that are.
+    computed too, and then the kernel is built again without those. `pack_axes` lists the loops over which
+    constants may be packed, their extents padded; `must_pack` the constants that are. `kept` holds for a
+    stage what stores it, once computed, in a scratch row.
     """
 
     body: Body
@@ -39,18 +42,17 @@ class Resolver:
     layouts: Mapping[str, Layout]
     ranges: dict[str, Range] = field(default_factory=dict)
     bound: dict[str, Callable[[Indices], Expr]] = field(default_factory=dict)
-    pack_axes: tuple[tuple[str, int], ...] = ()
+    pack_axes: Loops = ()
     must_pack: frozenset[str] = frozenset()
     params: dict[str, Buffer] = field(default_factory=dict)
     packed: dict[str, Packed] = field(default_factory=dict)
-    temps: list[Store] | None = None
-    temp_lanes: str = ""
-    temp_buffers: list[Buffer] = field(default_factory=list)
     point: Indices = ()
     escapes: bool = False
     kept: dict[str, Callable[[str, Indices, Load], Store | None]] = field(default_factory=dict)
-    _counts: Counter[str] = field(default_factory=Counter)
+    _temps: list[Store] | None = None
+    _temp_buffers: list[Buffer] = field(default_factory=list)
     _memo: dict[tuple[str, Indices], Expr] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def layout(self, value: str) -> Layout:
         """Physical layout of a value."""
@@ -65,37 +67,22 @@ class Resolver:
         indices = tuple(self.simplify(index) for index in indices)
         if name in self.bound:
             return self.bound[name](indices)
-        stage = self.body.stage(name)
-        if stage is None:
-            return self.read(name, indices)
-        if self.temps is not None and self._uses(name) > 1:
-            return self._shared(name, indices)
-        return self.inlined(name, indices)
-
-    def read(self, name: str, indices: Indices) -> Expr:
-        """A load of a value that the region reads, from memory."""
-        dtype = self.graph.types[name].dtype if name in self.graph.types else None
+        if self.body.stage(name) is not None:
+            return self._shared(name, indices) if self._is_shared(name) else self.inlined(name, indices)
         if name in self.body.constants or name in self.graph.constants:
             return self._constant(name, indices)
-        assert dtype is not None
-        layout, shape = self.layout(name), self.graph.types[name].shape
-        buffer = self.param(name, layout.physical_shape(shape))
-        physical = tuple(self.simplify(index) for index in layout.physical(indices))
-        self._note_escape(physical, layout.physical_shape(shape))
-        return Load(buffer, physical, dtype)
+        layout = self.layout(name)
+        shape = layout.physical_shape(self.graph.types[name].shape)
+        buffer = self.param(name, shape)
+        return self._load(buffer, tuple(self.simplify(index) for index in layout.physical(indices)), shape)
 
-    def _note_escape(self, indices: Indices, shape: tuple[int, ...]) -> None:
-        for index, extent in zip(indices, shape, strict=True):
-            low, high = range_of(index, self.ranges)
-            if (low < 0 or high >= extent) and high - low < 1 << 40:
-                self.escapes = True
-
-    def param(self, name: str, shape: tuple[int, ...]) -> str:
-        """The kernel's name for parameter `name`, a value or packed constant."""
-        if name not in self.params:
-            dtype = self._array_dtype(name)
-            self.params[name] = Buffer(f"p{len(self.params)}", dtype, shape)
-        return self.params[name].name
+    def inlined(self, name: str, indices: Indices) -> Expr:
+        """The body of stage `name` at `indices`, resolved."""
+        stage = self.body.stage(name)
+        assert stage is not None
+        return self.resolve(
+            stage.body, {axis.name: index for axis, index in zip(stage.axes, indices, strict=True)}
+        )
 
     def resolve(self, expr: Expr, axes: Mapping[str, Expr]) -> Expr:
         """`expr` with every load of a stage or value resolved; `axes` (resolved) stand for its axes."""
@@ -109,49 +96,59 @@ class Resolver:
         operands = children(expr)
         return rebuild(expr, tuple(self.resolve(e, axes) for e in operands)) if operands else expr
 
-    def at(self, stage: str, indices: Indices) -> Expr:
-        """The body of `stage` at `indices`, resolved and simplified."""
-        return self.simplify(self.inlined(stage, indices))
+    def param(self, name: str, shape: tuple[int, ...]) -> Buffer:
+        """The kernel's parameter `name`, a value or packed constant."""
+        if name not in self.params:
+            self.params[name] = Buffer(f"p{len(self.params)}", self._array_dtype(name), shape)
+        return self.params[name]
 
-    def start_temps(self, lanes: str) -> None:
-        """From here on stages used several times get a register each; `lanes` is the vector variable."""
-        self.temps, self.temp_lanes = [], lanes
+    def vector_loop(self, lanes: int, stores: Callable[[], Sequence[Store]]) -> tuple[Stmt, ...]:
+        """One vector of what `stores` makes; stages that it uses several times get a register each."""
+        self._temps, first = [], len(self._temp_buffers)
         self._memo.clear()
-
-    def take_temps(self) -> tuple[Store, ...]:
-        """The stores gathered since `start_temps`, in order."""
-        taken = tuple(self.temps or ())
-        self.temps = None
+        made = stores()
+        body: tuple[Stmt, ...] = (loop(LANE, lanes, (*self._temps, *made), "vector"),)
+        self._temps = None
         self._memo.clear()
-        return taken
+        for temp in self._temp_buffers[first:]:
+            body = (Alloc(temp, body),)
+        return body
 
-    def inlined(self, name: str, indices: Indices) -> Expr:
-        """The body of stage `name` at `indices`, resolved."""
-        stage = self.body.stage(name)
-        assert stage is not None
-        return self.resolve(
-            stage.body, {axis.name: index for axis, index in zip(stage.axes, indices, strict=True)}
-        )
+    def outputs(self, point: Indices) -> list[Store]:
+        """Stores of every output of the region at `point`."""
+        found = []
+        for name in self.body.outputs:
+            value, layout = self.simplify(self.value(name, point)), self.layout(name)
+            buffer = self.param(name, layout.physical_shape(self.graph.types[name].shape))
+            where = tuple(self.simplify(index) for index in layout.physical(point))
+            found.append(Store(buffer.name, where, value))
+        return found
+
+    def _is_shared(self, name: str) -> bool:
+        if not self._counts:
+            self._counts.update(load.buffer for stage in self.body.stages for load in loads(stage.body))
+        return self._temps is not None and self._counts[name] > 1
 
     def _shared(self, name: str, indices: Indices) -> Expr:
         key = (name, indices)
         if key not in self._memo:
             value = self.simplify(self.inlined(name, indices))
-            lanes = self.ranges[self.temp_lanes][1] + 1
-            buffer = Buffer(f"t{len(self.temp_buffers)}", value.dtype, (lanes,), "register")
-            where = (Index(self.temp_lanes),)
-            assert self.temps is not None
-            self.temp_buffers.append(buffer)
-            self.temps.append(Store(buffer.name, where, value))
-            shared = self._memo[key] = Load(buffer.name, where, value.dtype)
+            lanes = self.ranges[LANE][1] + 1
+            buffer = Buffer(f"t{len(self._temp_buffers)}", value.dtype, (lanes,), "register")
+            assert self._temps is not None
+            self._temp_buffers.append(buffer)
+            self._temps.append(Store(buffer.name, (idx(LANE),), value))
+            shared = self._memo[key] = Load(buffer.name, (idx(LANE),), value.dtype)
             kept = self.kept[name](name, indices, shared) if name in self.kept else None
-            self.temps += [kept] if kept else []
+            self._temps += [kept] if kept else []
         return self._memo[key]
 
-    def _uses(self, name: str) -> int:
-        if not self._counts:
-            self._counts.update(load.buffer for stage in self.body.stages for load in loads(stage.body))
-        return self._counts[name]
+    def _load(self, buffer: Buffer, indices: Indices, shape: tuple[int, ...]) -> Load:
+        for index, extent in zip(indices, shape, strict=True):
+            low, high = range_of(index, self.ranges)
+            # A place that is data has no range; its op has clamped it.
+            self.escapes |= (low < 0 or high >= extent) and high - low < UNKNOWN[1]
+        return Load(buffer.name, indices, buffer.dtype)
 
     def _filled(self, name: str, indices: Indices, load: Load) -> Expr:
         """A load that gives `fill` outside: a plain load where it cannot leave the tensor or its border."""
@@ -159,48 +156,42 @@ class Resolver:
         indices = tuple(self.simplify(index) for index in indices)
         stage = self.body.stage(name)
         shape = stage.type.shape if stage else self.graph.types[name].shape
-        border = self.layout(name).pads if stage is None and load.fill == 0 else ()
+        layout = self.layout(name) if stage is None else PLAIN
+        border = layout.pads if load.fill == 0 else ()
         pads = ((0, 0), (0, 0), *border) if border else ((0, 0),) * len(shape)
         inside: Expr = Const(True, BOOL)
-        blocked = stage is None and self.layout(name).block > 1 and len(self.point) > 1
         for axis, (index, extent, (before, after)) in enumerate(zip(indices, shape, pads, strict=True)):
-            low, high = range_of(index, self.ranges)
-            if axis == 1 and blocked and index == self.point[1]:
+            if axis == 1 and layout.block > 1 and self.point[1:2] == (index,):
                 continue  # a lane of the block reads the same lane: those past the last channel are free
+            low, high = range_of(index, self.ranges)
             if low < -before:
                 inside = _both(inside, binary("ge", index, const(0)))
             if high >= extent + after:
                 inside = _both(inside, binary("lt", index, const(extent)))
-        if isinstance(inside, Const):
+        # Constants are packed with zeros outside.
+        is_packed = load.fill == 0 and name in self.must_pack and self._packing(indices) is not None
+        if isinstance(inside, Const) or is_packed:
             return self.value(name, indices)
-        if load.fill == 0 and name in self.must_pack and self._packing(indices) is not None:
-            return self.value(name, indices)  # packed with zeros outside
-        held, self.temps = self.temps, None
+        held, self._temps = self._temps, None  # a register is computed always: not what a guard protects
         value = self.value(name, indices)
-        self.temps = held
+        self._temps = held
         return select(inside, value, Const(load.fill, load.dtype))
 
     def _constant(self, name: str, indices: Indices) -> Expr:
         array = self.body.constants.get(name)
         shape = array.shape if array is not None else self.graph.types[name].shape
-        inside = all(
-            low >= 0 and high < extent
-            for (low, high), extent in zip((range_of(i, self.ranges) for i in indices), shape, strict=True)
-        )
-        if name not in self.must_pack and inside:
-            return Load(self.param(name, shape), indices, self._array_dtype(name))
-        axes = self._packing(indices)
+        found = (range_of(index, self.ranges) for index in indices)
+        inside = all(low >= 0 and high < extent for (low, high), extent in zip(found, shape, strict=True))
+        axes = self._packing(indices) if name in self.must_pack or not inside else None
         if axes is None:
-            self._note_escape(indices, shape)
-            return Load(self.param(name, shape), indices, self._array_dtype(name))
+            return self._load(self.param(name, shape), indices, shape)
         packed = Packed(name, indices, axes)
-        label = f"{name}@{len(self.packed)}"
-        label = next((key for key, old in self.packed.items() if old == packed), label)
+        label = next((key for key, old in self.packed.items() if old == packed), f"{name}@{len(self.packed)}")
         self.packed[label] = packed
-        where = tuple(self.simplify(Index(axis)) for axis, _ in axes)
-        return Load(self.param(label, packed.shape), where, self._array_dtype(name))
+        buffer = self.param(label, packed.shape)
+        return Load(buffer.name, tuple(self.simplify(Index(axis)) for axis, _ in axes), buffer.dtype)
 
-    def _packing(self, indices: Indices) -> tuple[tuple[str, int], ...] | None:
+    def _packing(self, indices: Indices) -> Loops | None:
         """The loops over which a constant read at `indices` is packed, None where it cannot be."""
         names = frozenset().union(*(index_names(index) for index in indices))
         axes = tuple(axis for axis in self.pack_axes if axis[0] in names)

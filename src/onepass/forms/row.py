@@ -9,22 +9,23 @@ along the row, or across rows where that is what is contiguous in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from onepass.forms.body import Body
 from onepass.forms.nest import Built, FormMismatch, accumulate, finish, initial_value, named_loops
-from onepass.forms.resolve import Indices, Resolver
-from onepass.forms.schedule import Segment, segments
+from onepass.forms.resolve import LANE, Indices, Resolver
+from onepass.forms.schedule import Segment, segments, steps
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, For, Index, Load, Stmt, Store, Unary
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Stmt, Store, Unary
 from onepass.loops.walk import index_names, loads, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
-LANE, STEP, UNROLLED = "lane", "step", "u"
+STEP, UNROLLED = "step", "u"
 UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
 SCRATCH_LIMIT_BYTES = 256 * 1024  # a quarter of a 1 MiB L2; a longer row is computed again instead
 LONG_SUM = 128  # additions to one accumulator
@@ -33,8 +34,6 @@ COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sqrt", "sin", "cos"
 
 def build_row(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> Built:
     """The kernel of `body` with vectors of `lanes`; raises `FormMismatch` where the form does not fit."""
-    if not body.reductions():
-        raise FormMismatch("no reduction")
     builder = _RowBuilder(body, graph, layouts, lanes)
     built = finish(builder.resolver, builder.statements(), lanes)
     return replace(built, kept=frozenset(builder.scratch))
@@ -62,9 +61,7 @@ class _RowBuilder:
     def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> None:
         self.body, self.lanes = body, lanes
         self.resolver = Resolver(body, graph, layouts)
-        output = body.stage(body.outputs[0])
-        assert output is not None
-        self.axes = tuple(Axis(f"i{k}", axis.extent) for k, axis in enumerate(output.axes))
+        self.axes = tuple(Axis(f"i{k}", axis.extent) for k, axis in enumerate(body.output.axes))
         self.passes: dict[str, _Pass] = {}
         self.seen: list[Expr] = []
         self._collect_passes()
@@ -75,15 +72,13 @@ class _RowBuilder:
         self.outer = [axis for axis in self.axes if axis.name in used]
         self.inner = [axis for axis in self.axes if axis.name not in used]
         self.lane_axis = self._lane_axis()
+        self.rows = 1  # computed at a time
         self.scratch: dict[str, _Kept] = {}
-        self.costly = {
-            stage.name
-            for stage in body.stages
-            if not stage.reduce_axes and _is_costly(stage) and self._uses(stage) > 1
-        }
-
-    def _uses(self, stage: Compute) -> int:
-        return sum(load.buffer == stage.name for other in self.body.stages for load in loads(other.body))
+        uses = Counter(load.buffer for stage in body.stages for load in loads(stage.body))
+        self.costly = [
+            stage.name for stage in body.stages
+            if not stage.reduce_axes and _is_costly(stage) and uses[stage.name] > 1
+        ]  # fmt: skip
 
     def _collect_passes(self) -> None:
         """Finds each reduction's place in the row, those that others need first."""
@@ -127,41 +122,35 @@ class _RowBuilder:
                 return outer[min(names & set(outer))]
         return None
 
-    def statements(self) -> tuple[Stmt, ...]:
+    def statements(self) -> list[Stmt]:
         """One parallel loop over rows for each segment of the lane axis."""
         if self.lane_axis is None:
-            return (self._rows(None, 1),)
-        parts = segments(self.lane_axis.extent, self.lanes)
-        return tuple(self._rows(part, part.width) for part in parts)
+            return [self._rows(Segment(0, 1, 1))]
+        return [self._rows(part) for part in segments(self.lane_axis.extent, self.lanes)]
 
-    def _rows(self, part: Segment | None, lanes: int) -> Stmt:
-        resolver = self.resolver
+    def _rows(self, part: Segment) -> Stmt:
+        resolver, self.rows = self.resolver, part.width
         order = [(axis.name, axis.extent) for axis in self.outer]
         at: dict[str, Expr] = {}
-        if part is not None and self.lane_axis is not None:
-            name = f"{self.lane_axis.name}_o"
-            order = [
-                (name, part.count) if axis is self.lane_axis else (axis.name, axis.extent)
-                for axis in self.outer
-            ]
-            at[self.lane_axis.name] = add(add(mul(idx(name), part.width), idx(LANE)), part.start)
-            resolver.ranges[LANE] = (0, lanes - 1)
-        for name, extent in order:
-            resolver.ranges[name] = (0, extent - 1)
-        resolver.pack_axes = (*order, (LANE, lanes))
+        if self.lane_axis is not None:
+            own = self.lane_axis.name
+            order = [(f"{own}_o", part.count) if name == own else (name, extent) for name, extent in order]
+            at[own] = add(add(mul(idx(f"{own}_o"), part.width), idx(LANE)), part.start)
+            resolver.ranges[LANE] = (0, self.rows - 1)
+        resolver.ranges |= {name: (0, extent - 1) for name, extent in order}
+        resolver.pack_axes = (*order, (LANE, self.rows))
         resolver.bound, self.scratch = {}, {}
-        totals = {
-            name: Buffer(f"total{k}", p.stage.dtype, (lanes,), "register")
-            for k, (name, p) in enumerate(self.passes.items())
-        }
         statements: list[Stmt] = []
-        for p in self.passes.values():
+        totals: list[Buffer] = []
+        for name, p in self.passes.items():
+            total = Buffer(f"total{len(totals)}", p.stage.dtype, (self.rows,), "register")
             place = tuple(resolver.simplify(substitute(e, at)) for e in p.at)
-            statements += self._pass(p, place, totals[p.stage.name], at)
-            resolver.bound[p.stage.name] = _reader(p.stage, place, totals[p.stage.name])
+            statements += self._pass(p, place, total, at)
+            resolver.bound[name] = partial(_read_total, p.stage, place, total)
+            totals.append(total)
         statements += self._write(at)
         body = tuple(statements)
-        for buffer in [*totals.values(), *(kept.buffer for kept in self.scratch.values())]:
+        for buffer in [*totals, *(kept.buffer for kept in self.scratch.values())]:
             body = (Alloc(buffer, body),)
         return named_loops(order, body)
 
@@ -174,23 +163,23 @@ class _RowBuilder:
         accumulators: list[Buffer] = []
         parts: list[Buffer] = []
         body: list[Stmt] = []
-        rows = math.prod(axis.extent for axis in p.axes[:-1])
+        outer = math.prod(axis.extent for axis in p.axes[:-1])
         for piece, count, lanes in self._cuts(p.axes[-1].extent):
             buffer = Buffer(f"acc{len(accumulators)}", p.stage.dtype, (count, lanes), "register")
             element = Load(buffer.name, (idx(UNROLLED), idx(LANE)), buffer.dtype)
             accumulators.append(buffer)
             fold = None
-            if combine == "add" and buffer.dtype.is_float and rows * piece.count > LONG_SUM:
+            if combine == "add" and buffer.dtype.is_float and outer * piece.count > LONG_SUM:
                 part = replace(buffer, name=f"part{len(parts)}")
                 parts.append(part)
                 total_so_far, element = element, replace(element, buffer=part.name)
                 store = Store(buffer.name, element.indices, binary("add", total_so_far, element))
                 fold = (_start(part, combine), _over(part, store))
 
-            def update(exprs: dict[str, Expr], element: Load = element) -> tuple[Store, ...]:
+            def update(exprs: dict[str, Expr], element: Load = element) -> list[Store]:
                 names = {a.name: exprs[b.name] for a, b in zip(p.stage.reduce_axes, p.axes, strict=True)}
                 term = self.resolver.simplify(self.resolver.resolve(p.stage.body, values | names))
-                return (Store(element.buffer, element.indices, accumulate(combine, element, term)),)
+                return [Store(element.buffer, element.indices, accumulate(combine, element, term))]
 
             body += self._loops(p.axes, piece, count, lanes, row, update, fold)
         start = [_start(buffer, combine) for buffer in accumulators]
@@ -199,18 +188,12 @@ class _RowBuilder:
             found = (Alloc(buffer, found),)
         return list(found)
 
-    def _cuts(self, extent: int) -> list[tuple[Segment, int, int]]:
+    def _cuts(self, extent: int) -> Iterator[tuple[Segment, int, int]]:
         """The last axis as (segment, independent accumulators, lanes along it)."""
-        width = 1 if self.lane_axis is not None else self.lanes
-        found = []
-        for part in segments(extent, UNROLL * width):
-            count, rest = divmod(part.width, width)
-            lanes = self.resolver.ranges[LANE][1] + 1 if self.lane_axis is not None else width
-            if count:
-                found.append((Segment(part.start, part.count, count * width), count, lanes))
-            if rest:
-                found.append((Segment(part.start + count * width, 1, rest), 1, rest))
-        return found
+        if self.lane_axis is None:
+            yield from steps(extent, UNROLL, self.lanes)
+        else:
+            yield from ((piece, count, self.rows) for piece, count, _ in steps(extent, UNROLL, 1))
 
     def _loops(
         self,
@@ -219,7 +202,7 @@ class _RowBuilder:
         count: int,
         lanes: int,
         row: dict[str, Expr],
-        make: Callable[[dict[str, Expr]], tuple[Store, ...]],
+        make: Callable[[dict[str, Expr]], list[Store]],
         fold: tuple[Stmt, Stmt] | None = None,
     ) -> list[Stmt]:
         """Loops over `axes`, the last one cut as `piece` says; `make` gives the store for one element.
@@ -235,14 +218,8 @@ class _RowBuilder:
             position = add(position, idx(UNROLLED))
         exprs = row | ({axes[-1].name: resolver.simplify(position)} if axes else {})
         self.row_places = {exprs[axis.name]: axis.extent for axis in axes if axis.extent > 1}
-        resolver.start_temps(LANE)
-        first = len(resolver.temp_buffers)
         resolver.kept = {name: self._keep for name in self.costly if name not in resolver.bound}
-        stores = make(exprs)
-        body: tuple[Stmt, ...] = (loop(LANE, lanes, (*resolver.take_temps(), *stores), "vector"),)
-        for temp in resolver.temp_buffers[first:]:
-            body = (Alloc(temp, body),)
-        body = (loop(UNROLLED, count, body, "unroll"),)
+        body = (loop(UNROLLED, count, resolver.vector_loop(lanes, lambda: make(exprs)), "unroll"),)
         loops = [(STEP, piece.count), *((axis.name, axis.extent) for axis in reversed(axes[:-1]))]
         return list(_nested(loops, body, fold))
 
@@ -260,11 +237,8 @@ class _RowBuilder:
             return None
         shape = tuple(stage.axes[k].extent for k in places)
         if self.lane_axis is not None:
-            shape = (*shape, self.resolver.ranges[LANE][1] + 1)
-        size = stage.dtype.size_bytes
-        for extent in shape:
-            size *= extent
-        if size > SCRATCH_LIMIT_BYTES:
+            shape = (*shape, self.rows)
+        if math.prod(shape) * stage.dtype.size_bytes > SCRATCH_LIMIT_BYTES:
             return None
         if name not in self.scratch:
             buffer = Buffer(f"row{len(self.scratch)}", stage.dtype, shape, "cache")
@@ -315,19 +289,11 @@ class _RowBuilder:
         found: list[Stmt] = []
         row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in self.axes} | at
 
-        def stores(exprs: dict[str, Expr]) -> tuple[Store, ...]:
-            point = tuple(resolver.simplify(exprs[axis.name]) for axis in self.axes)
-            made = []
-            for name in self.body.outputs:
-                value = resolver.simplify(resolver.value(name, point))
-                layout = resolver.layout(name)
-                buffer = resolver.param(name, layout.physical_shape(resolver.graph.types[name].shape))
-                made.append(Store(buffer, tuple(resolver.simplify(e) for e in layout.physical(point)), value))
-            return tuple(made)
+        def stores(exprs: dict[str, Expr]) -> list[Store]:
+            return resolver.outputs(tuple(resolver.simplify(exprs[axis.name]) for axis in self.axes))
 
         if not self.inner:
-            lanes = resolver.ranges[LANE][1] + 1 if self.lane_axis is not None else 1
-            return self._loops((), Segment(0, 1, 1), 1, lanes, row, stores)
+            return self._loops((), Segment(0, 1, 1), 1, self.rows, row, stores)
         for piece, count, lanes in self._cuts(self.inner[-1].extent):
             found += self._loops(tuple(self.inner), piece, count, lanes, row, stores)
         return found
@@ -342,14 +308,10 @@ def _balanced(combine: Combine, terms: Sequence[Expr]) -> Expr:
     return terms[0]
 
 
-def _reader(stage: Compute, place: Indices, total: Buffer) -> Callable[[Indices], Expr]:
-    def read(indices: Indices) -> Expr:
-        if indices != place:
-            raise FormMismatch(f"'{stage.name}' is read at several places")
-        lane: Expr = const(0) if total.shape[0] == 1 else Index(LANE)
-        return Load(total.name, (lane,), total.dtype)
-
-    return read
+def _read_total(stage: Compute, place: Indices, total: Buffer, indices: Indices) -> Expr:
+    if indices != place:
+        raise FormMismatch(f"'{stage.name}' is read at several places")
+    return Load(total.name, (const(0) if total.shape == (1,) else idx(LANE),), total.dtype)
 
 
 def _is_costly(stage: Compute) -> bool:

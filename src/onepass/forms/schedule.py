@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 CHUNK = 16  # steps of a long reduction that are written out: one block of channels
@@ -40,9 +41,18 @@ class Segment:
 def segments(extent: int, width: int) -> tuple[Segment, ...]:
     """`extent` as full steps of `width` and one rest."""
     full, rest = divmod(extent, width)
-    parts = []
-    if full:
-        parts.append(Segment(0, full, width))
-    if rest:
-        parts.append(Segment(full * width, 1, rest))
-    return tuple(parts)
+    parts = (Segment(0, full, width), Segment(full * width, 1, rest))
+    return tuple(part for part in parts if part.count and part.width)
+
+
+def steps(extent: int, vectors: int, lanes: int) -> Iterator[tuple[Segment, int, int]]:
+    """`extent` in steps of `vectors` times `lanes`, then of the whole vectors left, then of the lanes left.
+
+    Each with its vectors and lanes.
+    """
+    for part in segments(extent, vectors * lanes):
+        whole, rest = divmod(part.width, lanes)
+        if whole:
+            yield Segment(part.start, part.count, whole * lanes), whole, lanes
+        if rest:
+            yield Segment(part.start + whole * lanes, 1, rest), 1, rest

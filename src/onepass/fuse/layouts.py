@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from onepass.core.tensor import TensorType
+from onepass.fuse.rules import reads
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads
 from onepass.loops.affine import Range, range_of
@@ -53,13 +54,13 @@ def _copy_padded_inputs(graph: Graph) -> Graph:
     if not nodes:
         return graph
     for node in graph.nodes:
-        padded = graph_reads_with_border(graph, node)
+        padded = _wanted_borders(graph, node)
         inputs = tuple(renamed[n] if n in renamed and n in padded else n for n in node.inputs)
         nodes.append(replace(node, inputs=inputs))
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
-def graph_reads_with_border(graph: Graph, node: Node) -> dict[str, Pads]:
+def _wanted_borders(graph: Graph, node: Node) -> dict[str, Pads]:
     """The border of zeros that `node` wants around each of its inputs."""
     wanted: dict[str, Pads] = {}
     for stage in graph.lowering(node).stages:
@@ -75,7 +76,7 @@ def graph_reads_with_border(graph: Graph, node: Node) -> dict[str, Pads]:
 def _borders(graph: Graph) -> dict[str, Pads]:
     borders: dict[str, Pads] = {}
     for node in graph.nodes:
-        for name, pads in graph_reads_with_border(graph, node).items():
+        for name, pads in _wanted_borders(graph, node).items():
             borders[name] = _larger(borders.get(name, ()), pads)
     return {
         name: pads
@@ -132,23 +133,17 @@ def _output_block(
 def _passed_on(graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout]) -> int:
     """The block of the inputs where the op keeps channels in place, 1 otherwise."""
     block = 1
-    for position, name in enumerate(node.inputs):
+    for name in dict.fromkeys(node.inputs):
         if not name or name in graph.constants:
             continue
-        reads = [
-            (stage, load)
-            for stage in lowering.stages
-            for load in loads(stage.body)
-            if load.buffer == f"in{position}"
-        ]
         mine = layouts.get(name, PLAIN).block
-        if mine > 1 and not all(_keeps_channel(stage, load) for stage, load in reads):
-            return 1
         if mine > 1:
+            if not all(_keeps_channel(stage, load) for stage, load in reads(graph, node, name)):
+                return 1
             block = mine
         elif graph.types[name].size > 1 and graph.types[name].shape == lowering.output_types[0].shape:
             return 1
-    return block if len(set(kind.shape for kind in lowering.output_types)) == 1 else 1
+    return block if len({kind.shape for kind in lowering.output_types}) == 1 else 1
 
 
 def _keeps_channel(stage: Compute, load: Load) -> bool:

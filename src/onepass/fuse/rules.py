@@ -5,11 +5,11 @@ A rule is wrong or right, never cheap or dear: profit is the planner's business.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from onepass.core.tensor import Shape
+from onepass.forms.regions import is_in_place
 from onepass.graph.ir import Graph, Node
-from onepass.loops.ir import Expr, Index, Load
+from onepass.loops.ir import Load
 from onepass.loops.walk import loads
 from onepass.ops.opdef import Compute
 
@@ -43,23 +43,13 @@ def reads(graph: Graph, node: Node, value: str) -> list[tuple[Compute, Load]]:
     ]
 
 
-def is_in_place(stage: Compute, load: Load, shape: Shape) -> bool:
-    """Whether `stage` reads exactly the element that it computes."""
-    return load.fill is None and stage.type.shape == shape and _is_identity(stage, load.indices)
-
-
-def _is_identity(stage: Compute, indices: Iterable[Expr]) -> bool:
-    return all(
-        (isinstance(index, Index) and index.name == axis.name) or axis.extent == 1
-        for index, axis in zip(indices, stage.axes, strict=True)
-    )
-
-
 def same_space(graph: Graph, consumer: Node, value: str) -> bool:
     """The consumer reads `value` at the very places it computes, so it can follow in the same loop."""
     shape = graph.types[value].shape
     found = reads(graph, consumer, value)
-    return bool(found) and all(is_in_place(stage, load, shape) for stage, load in found)
+    return bool(found) and all(
+        stage.type.shape == shape and is_in_place(stage, load) for stage, load in found
+    )
 
 
 def only_moves(graph: Graph, node: Node) -> bool:
