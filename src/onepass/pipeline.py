@@ -168,9 +168,7 @@ def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Ar
     """The constants in the order in which kernels read them, packed ones side by side in one block."""
     found = {label: source for label, (packed, source) in wanted.items() if packed is None}
     places: list[tuple[Array, Packed, Array]] = []
-    sizes = [
-        math.prod(packed.shape) * source.itemsize if packed else 0 for packed, source in wanted.values()
-    ]
+    sizes = [math.prod(packed.shape) * source.itemsize if packed else 0 for packed, source in wanted.values()]
     block = aligned_empty((sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes),), np.dtype(np.uint8))
     start = 0
     for (label, (packed, source)), size in zip(wanted.items(), sizes, strict=True):

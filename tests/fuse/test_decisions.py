@@ -244,6 +244,13 @@ def recomputing():
     return graph_of({"x": (64, 96)}, *nodes, outputs=("v1", "v2", "v4"))
 
 
+@pytest.mark.parametrize("op", ["sin", "exp", "tan"])
+def test_costly_producers_are_not_copied(op):
+    nodes = [(op, "x", {}), turn("v0"), reduce_sum("v0")]
+    _, made = planned(graph_of({"x": (64, 96)}, *nodes, outputs=("v1", "v2")))
+    assert len(made.plan.graph.nodes) == 3
+
+
 def test_copies_belong_to_their_node():
     """A copy counts as the node that it repeats, for `only=` too, and what is switched off is not copied."""
     _, made = planned(recomputing(), "only=relu0")

@@ -18,10 +18,11 @@ from onepass.forms.body import Body
 from onepass.forms.nest import Built, FormMismatch, accumulate, finish, initial_value, named_loops
 from onepass.forms.resolve import LANE, Indices, Resolver
 from onepass.forms.schedule import Segment, segments, steps
+from onepass.forms.traffic import COSTLY_INSTRUCTIONS, operation_instructions
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Stmt, Store, Unary
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Stmt, Store
 from onepass.loops.walk import index_names, loads, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
@@ -29,7 +30,6 @@ STEP, UNROLLED = "step", "u"
 UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
 SCRATCH_LIMIT_BYTES = 256 * 1024  # a quarter of a 1 MiB L2; a longer row is computed again instead
 LONG_SUM = 128  # additions to one accumulator
-COSTLY = frozenset({"exp", "log", "tanh", "erf", "sigmoid", "sqrt", "sin", "cos"})
 
 
 def build_row(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> Built:
@@ -315,7 +315,7 @@ def _read_total(stage: Compute, place: Indices, total: Buffer, indices: Indices)
 
 
 def _is_costly(stage: Compute) -> bool:
-    return any(isinstance(e, Unary) and e.op in COSTLY for e in subexpressions(stage.body))
+    return any(operation_instructions(e) >= COSTLY_INSTRUCTIONS for e in subexpressions(stage.body))
 
 
 def _nested(

@@ -21,7 +21,9 @@ from onepass.loops.walk import loads
 from onepass.ops.opdef import Compute, Lowering
 
 REORDER = "Reorder"
-MAX_BORDER_GROWTH = 2.5  # a border that grows a tensor more than this is not worth its zeros: guards instead
+# A border that grows a tensor more than this is not worth its zeros: guards instead. Measured on one Zen 4
+# core at growths of 2.8 to 4: 3x3 and 5x5 windows run at 0.75 to 1 of the speed of guards, a 7x7 one at 1.3.
+MAX_BORDER_GROWTH = 2.5
 
 
 def assign_layouts(graph: Graph, lanes: int) -> tuple[Graph, dict[str, Layout]]:
