@@ -131,6 +131,16 @@ def test_values_that_are_missing_or_computed_twice():
     refused(proto, "listed twice")
 
 
+def test_what_is_declared_twice_or_not_at_all():
+    proto = chain(node("Add", "x c", "y"), constants={"c": np.ones(3, np.float32)})
+    for what, repeated in (("input 'x'", proto.graph.input), ("initializer 'c'", proto.graph.initializer)):
+        repeated.add().CopyFrom(repeated[0])
+        refused(proto, f"{what} is declared 2 times")
+        repeated.pop()
+    del proto.graph.output[:]
+    refused(proto, "no outputs")
+
+
 def test_nodes_in_any_order():
     graph = import_onnx(chain(node("Neg", "a", "y"), node("Relu", "x", "a")))
     assert [n.op for n in graph.nodes] == ["relu", "neg"]
@@ -204,14 +214,21 @@ def test_shapes_that_depend_on_data():
         ("Add", "x c4", {}, 12, "broadcast"),
         ("MatMul", "x c4", {}, 12, ""),
         ("Slice", "x zero zero zero zero", {}, 12, "step is 0"),
+        ("LRN", "image", {}, 13, "'size' is missing"),
+        ("Conv", "bytes w", {}, 12, "uint8[1,3,8,8], an element type"),
+        ("Mul", "x yes", {}, 13, "bool[], an element type"),
+        ("MatMul", "x wide", {}, 13, "float32 and float64"),
+        ("Concat", "x x wide", {"axis": 0}, 13, "float32 and float64"),
     ],
 )
 def test_nodes_that_make_no_sense(op, inputs, attrs, opset, words):
     constants = {
         "c": np.ones(3, np.float32), "c4": np.ones(4, np.float32), "w": f32(1, 4, 3, 3, 3),
         "ratio": np.float32(0.5), "yes": np.array(True), "five": i64(5), "zero": i64(0),
+        "wide": np.ones((3, 3)),
     }  # fmt: skip
-    given = {**X, "image": np.zeros((1, 3, 8, 8), np.float32)}
+    image = np.zeros((1, 3, 8, 8), np.float32)
+    given = {**X, "image": image, "bytes": image.astype(np.uint8)}
     proto = chain(helper.make_node(op, inputs.split(), ["y"], name="culprit", **attrs), opset=opset,
                   constants=constants, inputs=given)  # fmt: skip
     refused(proto, "'culprit'", words, error=(ModelError, ShapeError))

@@ -5,6 +5,7 @@ In: a model and sizes for its open dimensions. Out: a `Graph` of real work, in t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -141,6 +142,11 @@ def _ordered(proto: GraphProto) -> list[NodeProto]:
 
     Raises `ModelError` for a value that is computed twice or nowhere, and for a cycle.
     """
+    declared = Counter([f"input '{value.name}'" for value in proto.input])
+    declared.update(f"initializer '{tensor.name}'" for tensor in proto.initializer)
+    for what, count in declared.items():
+        if count > 1:
+            raise ModelError(f"{what} is declared {count} times")
     ready = {""} | {value.name for value in proto.input} | {tensor.name for tensor in proto.initializer}
     producers: dict[str, NodeProto] = {}
     for node in proto.node:
@@ -191,6 +197,8 @@ def _reads(proto: GraphProto) -> Iterable[tuple[str, str]]:
 
 def _finish(building: Building, name: str, inputs: tuple[str, ...], outputs: list[str]) -> Graph:
     """The graph, with every output under its own name computed by a node of its own."""
+    if not outputs:
+        raise ModelError("the model has no outputs", remedy="declare what it computes as its outputs")
     if len(set(outputs)) != len(outputs):
         raise ModelError("an output is listed twice", where=OUTPUTS)
     renamed: dict[str, str] = {}

@@ -91,16 +91,16 @@ def unsupported_inputs(values: Sequence[ValueInfoProto]) -> list[str]:
 
 def _mapped(path: Path) -> memoryview:
     """The bytes of a model file, mapped."""
-    if path.is_dir():
-        raise ModelError("the model path is a folder, not a file", where=str(path))
     try:
+        if path.is_dir():
+            raise ModelError("the model path is a folder, not a file", where=str(path))
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except FileNotFoundError:
         raise ModelError("the model file does not exist", where=str(path)) from None
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ModelError("the model file cannot be read", where=str(path), why=str(error)) from None
 
 

@@ -16,7 +16,7 @@ from onepass.core.dtypes import DType, dtype_of_numpy
 from onepass.core.errors import ModelError, UserError
 from onepass.core.tensor import Shape, TensorType
 from onepass.frontends.onnx_model import NEWEST_OPSET
-from onepass.frontends.onnx_tensors import TensorReader, check_shape, dtype_name, dtype_of
+from onepass.frontends.onnx_tensors import TensorReader, check_shape, dtype_name, dtype_named, dtype_of
 from onepass.graph.interpret import fold_node
 from onepass.graph.ir import Node
 from onepass.ops.opdef import OPS, Array, AttrValue
@@ -107,6 +107,27 @@ class Site:
             if attribute.type != types[attribute.name]:
                 raise self.error(f"{name} has the wrong type")
             self.attrs[attribute.name] = attribute_value(attribute)
+        present = {attribute.name for attribute in node.attribute}
+        for missing in sorted(_required_attributes(node.op_type, building.opset) - present):
+            raise self.error(f"attribute '{missing}' is missing")
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Raises `ModelError` for element types that the op does not take, or not together."""
+        formals = _formal_inputs(self.node.op_type, self.opset)
+        bound: dict[str, tuple[int, DType]] = {}
+        for position, name in enumerate(self.inputs):
+            tensor = self.building.types.get(name)
+            if tensor is None:
+                continue
+            variable, allowed, homogeneous = formals[min(position, len(formals) - 1)]
+            if tensor.dtype not in allowed:
+                raise self.error(f"input {position} is {tensor}, an element type that the op does not take")
+            first, dtype = bound.setdefault(variable, (position, tensor.dtype))
+            if homogeneous and dtype != tensor.dtype:
+                raise self.error(
+                    f"inputs {first} and {position} are {dtype} and {tensor.dtype}, not of one element type"
+                )
 
     @property
     def where(self) -> str:
@@ -244,6 +265,29 @@ def default_attrs(op_type: str, opset: int) -> Mapping[str, RawAttr]:
             default = attribute.default_value
             attrs[name] = attribute_value(default) if default.type else None
     return attrs
+
+
+@lru_cache(maxsize=1024)
+def _required_attributes(op_type: str, opset: int) -> frozenset[str]:
+    """Attributes without which the op means nothing."""
+    attributes = defs.get_schema(op_type, opset, "").attributes
+    return frozenset(name for name, attribute in attributes.items() if attribute.required)
+
+
+@lru_cache(maxsize=1024)
+def _formal_inputs(op_type: str, opset: int) -> tuple[tuple[str, frozenset[DType], bool], ...]:
+    """Of each declared input: its type variable, the element types it may have, and whether all inputs of
+    that variable have the same one. The last may stand for several inputs.
+
+    The newest version that the op has says which types: what older ones leave out is computed alike.
+    """
+    newest = defs.get_schema(op_type, min(NEWEST_OPSET, defs.onnx_opset_version()), "").inputs
+    formals = []
+    for at, formal in enumerate(defs.get_schema(op_type, opset, "").inputs):
+        spelled = formal.types | (newest[at].types if at < len(newest) else set())
+        found = {dtype_named(kind.removeprefix("tensor(").removesuffix(")")) for kind in spelled}
+        formals.append((formal.type_str, frozenset(filter(None, found)), formal.is_homogeneous))
+    return tuple(formals)
 
 
 @lru_cache(maxsize=1024)

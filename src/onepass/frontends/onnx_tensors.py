@@ -25,7 +25,11 @@ MAX_TENSOR_BYTES = 1 << 40
 
 def dtype_of(element_type: int) -> DType | None:
     """The `DType` of an ONNX element type, None for one that onepass does not compute with."""
-    name = dtype_name(element_type)
+    return dtype_named(dtype_name(element_type))
+
+
+def dtype_named(name: str) -> DType | None:
+    """The `DType` that ONNX calls `name`, None for one that onepass does not compute with."""
     return DTYPES.get({"float": "float32", "double": "float64"}.get(name, name))
 
 
