@@ -15,10 +15,16 @@ from onepass.core.errors import UserError
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Lets `write` fill a file beside `path` that then takes its name; makes missing folders.
 
+    A link stays and the file that it names is replaced; a device or pipe is written to.
     Raises UserError where the file cannot be written; what was at `path` before is then still there.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
+        path = Path(os.path.realpath(path))
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                write(file)
+            return
+        part = path.with_name(f".{threading.get_ident()}-{os.getpid()}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with part.open("xb") as file:
