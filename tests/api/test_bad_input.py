@@ -28,6 +28,7 @@ def test_a_file_that_is_no_model(tmp_path, content):
 
 def test_a_missing_file():
     assert "does not exist" in refused("no/such/model.onnx")
+    assert "cannot be read" in refused("n" * 5000)
 
 
 def test_unsupported_ops_are_listed_together_even_where_sizes_are_open():
@@ -64,6 +65,10 @@ def test_a_shape_for_an_input_that_is_not_there():
 @pytest.mark.parametrize(("options", "text"), [
     ({"threads": 0}, "cannot run with 0 threads"),
     ({"threads": -3}, "cannot run with -3 threads"),
+    ({"threads": 2.5}, "whole number"),
+    ({"shapes": {"image": (1, 3, 8.5, 8)}}, "are not shapes"),
+    ({"shapes": {"image": 4}}, "are not shapes"),
+    ({"fuse": "limit=²"}, "'limit=²' is not a way to fuse"),
     ({"fuse": "some"}, "'some' is not a way to fuse"),
     ({"fuse": "only=rellu", "shapes": {"image": (1, 3, 8, 8)}}, "closest: 'relu'"),
 ])  # fmt: skip

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import onnx
 import pytest
+from onnx import parser
 from user_models import chain, conv_relu
 
 import onepass
@@ -100,6 +101,7 @@ def test_exact_switches_rewrites_off():
     (lambda m, x: m(x, x.astype(np.float64)), "input 'b' has the wrong element type"),
     (lambda m, x: m(x, x[:2]), "symbol 'N' is 3 in input 'a' but 2"),
     (lambda m, x: m(x[None], x[None]), "rank"),
+    (lambda m, x: m(x, [[1], [2, 3]]), "input 'b' is not an array"),
 ])  # fmt: skip
 def test_wrong_calls_are_named_in_the_models_words(call, text):
     m = onepass.compile(chain())
@@ -119,6 +121,20 @@ def test_nan_and_infinity_flow():
     a = np.float32([np.nan, np.inf, -np.inf, np.inf])
     b = np.float32([1, 1, 1, -np.inf])
     np.testing.assert_array_equal(m(a, b)["y"], np.float32([np.nan, np.inf, 0, np.nan]))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("fuse", ["none", "auto", "all"])
+def test_batch_norm_without_variance_gives_infinities(fuse):
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        flat (float[1,2,3] x) => (float[1,2,3] y)
+        <float[2] one = {1, 1}, float[2] zero = {0, 0}>
+        { y = BatchNormalization<epsilon=0.0>(x, one, zero, one, zero) }""")
+    x = np.array([[[0, 1, 2], [3, 1, -1]]], np.float32)
+    infinity = np.float32(np.inf)
+    expected = np.array([[[-infinity, np.nan, infinity], [infinity, np.nan, -infinity]]])
+    np.testing.assert_array_equal(onepass.compile(model, fuse=fuse)(x)[0], expected)
 
 
 def test_threads_compile_once_for_each_shape_and_get_right_results():

@@ -1,5 +1,6 @@
 """Mistakes on the command line: exit codes, four lines or one JSON object, nothing lost."""
 
+import shlex
 import subprocess
 import sys
 
@@ -97,6 +98,15 @@ def test_a_reader_that_goes_away_is_no_error():
     writer.stdout.close()
     assert writer.stderr.read() == b"" and writer.wait() == 1
     writer.stderr.close()
+
+
+@pytest.mark.parametrize(("target", "code", "message"), [
+    (">&-", 0, ""), (">&- 2>&-", 0, ""), (">/dev/full", 2, "standard output cannot be written"),
+])  # fmt: skip
+def test_standard_output_that_is_closed_or_full(target, code, message):
+    command = shlex.join([sys.executable, "-c", MAIN, "zoo", "list"]) + target
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, message in done.stderr) == (code, True) and "Traceback" not in done.stderr
 
 
 def test_standard_output_is_one_object_in_a_process_too():

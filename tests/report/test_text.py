@@ -206,3 +206,4 @@ def test_elide_keeps_within_width():
     assert units.text_width(short, 11) <= 150
     assert short.endswith("Normalization")
     assert units.elide("conv", 11, 150) == "conv"
+    assert units.elide("n" * 1_000_000, 11, 150) == units.elide("n" * 100, 11, 150)

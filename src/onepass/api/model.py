@@ -6,6 +6,7 @@ for known sizes: at once where all are known, else for each set of shapes at its
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from onepass.api.results import Results
 from onepass.compare.explanation import Explanation, explain
 from onepass.compare.fusion import run_fusion
 from onepass.compare.setup import Setup, set_up
-from onepass.core.errors import ShapeError, UserError
+from onepass.core.errors import OptionError, ShapeError, UserError
 from onepass.core.files import write_text
 from onepass.core.settings import Settings
 from onepass.core.tensor import Shape
@@ -48,7 +49,12 @@ def compile(
     change rounding. `cache=False` leaves the code cache on disk alone. Raises ModelError, ShapeError or
     OptionError, in the model's own names.
     """
-    given = {name: tuple(int(size) for size in shape) for name, shape in (shapes or {}).items()}
+    try:
+        given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"{shapes!r} are not shapes", remedy="write them like shapes={'input': (1, 3, 224, 224)}"
+        ) from None
     settings = Settings(threads, fuse, given, cache=cache)
     if exact:
         settings = replace(settings, rewrites=frozenset())
@@ -165,7 +171,7 @@ class Model:
     def _ordered(self, arrays: Sequence[Array], named: Mapping[str, Array]) -> list[Array]:
         """The arrays in the order of the inputs."""
         if not named and len(arrays) == len(self.inputs):
-            return [np.asarray(array) for array in arrays]
+            return [_as_array(item.name, array) for item, array in zip(self.inputs, arrays, strict=True)]
         names = [item.name for item in self.inputs]
         remedy = "the inputs are " + ", ".join(map(str, self.inputs))
         found = dict(zip(names, arrays, strict=False))
@@ -180,7 +186,7 @@ class Model:
             raise ShapeError(
                 f"the model takes {len(names)} inputs, not {len(arrays) + len(named)}", why=why, remedy=remedy
             )
-        return [np.asarray(found[name]) for name in names]
+        return [_as_array(name, found[name]) for name in names]
 
     def _shapes_of(self, arrays: Sequence[Array]) -> dict[str, Shape]:
         """The shapes of a call that needs new code, checked against what is declared and what was given."""
@@ -220,6 +226,14 @@ class Model:
         made = len(self.specializations)
         inputs = ", ".join(map(str, self.inputs))
         return f"<onepass.Model ({inputs}) -> {', '.join(self.outputs)}; {made} specializations>"
+
+
+def _as_array(name: str, given: object) -> Array:
+    """What was given for the input `name`; raises ShapeError where that is no array."""
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"input '{name}' is not an array", why=str(error)) from error
 
 
 def _is_bound(inputs: Sequence[InputDescription], shapes: Mapping[str, Shape]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from importlib.metadata import version
 from typing import Annotated
 
@@ -47,5 +49,8 @@ app.add_typer(zoo, name="zoo")
 
 
 def main() -> None:
-    """Runs the command line of this process."""
+    """Runs the command line of this process; what goes to a closed stream is lost."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
     app()

@@ -75,7 +75,7 @@ def elide(text: str, size: float, width: float) -> str:
     """`text`, its middle replaced by an ellipsis where it is wider than `width` pixels; the end says most."""
     if text_width(text, size) <= width:
         return text
-    keep = len(text)
+    keep = min(len(text), int(width / (0.42 * size)) + 1)  # no more of the narrowest fit
     shortened = text
     while keep > 1 and text_width(shortened, size) > width:
         keep -= 1

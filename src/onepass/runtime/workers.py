@@ -123,10 +123,11 @@ def worker_count(requested: int | None = None) -> int:
 
 
 def _checked(count: int, source: str) -> int:
-    if not 1 <= count <= MOST_WORKERS:
+    if not isinstance(count, int) or not 1 <= count <= MOST_WORKERS:
         raise OptionError(
             f"cannot run with {count} threads", where=source,
-            why="at least one thread has to do the work" if count < 1 else "no machine has as many cores",
+            why="a whole number is needed: one thread at least has to do the work, and no machine has more "
+            f"than {MOST_WORKERS} cores",
             remedy=f"give a number from 1 to {MOST_WORKERS}, or leave it out to use every core that is free",
         )  # fmt: skip
     return count
