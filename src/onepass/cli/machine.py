@@ -44,8 +44,8 @@ def machine(
     registers = f"{found.vector_registers} registers of {found.vector_bits} bits"
     show = screen()
     show.say(f"{found.name}: {found.cores} cores, {found.isa} ({registers}), {caches}", "")
-    rows = ((r.what, r.method, r.date, str(r.workers), roof_text(r.value, r.unit)) for r in found.roofs)
-    show.print(table(["roof", "method", "date"], ["workers", "value"], rows))
+    rows = ((r.what, str(r.workers), roof_text(r.value, r.unit), r.method, r.date) for r in found.roofs)
+    show.print(table(["roof", "workers", "value", "method", "date"], [], rows))
     show.say(f"Kept in {path}." if kept else f"Not kept, so measured every time: {path} cannot be written.")
 
 

@@ -104,7 +104,11 @@ def _program(code: Linked, some: Sequence[Measure], workers: int) -> Program:
 
 def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> list[Measure]:
     """The kernels for one worker count."""
-    made = [_fma_measure(dtype, vector_bits, registers, workers) for dtype in (F32, F64)]
+    # The widest vectors give the peak; AVX2's, on a machine with AVX-512, what code for older ones can reach.
+    widths = [(vector_bits, "")] + ([(256, " 256-bit")] if vector_bits > 256 else [])
+    made = [
+        _fma_measure(dtype, bits, label, registers, workers) for bits, label in widths for dtype in (F32, F64)
+    ]
     step = _UNROLL * vector_bits // 8
     for level in LEVELS:
         part = _part_bytes(level, sizes, workers) // (2 * step) * step
@@ -127,7 +131,7 @@ def _part_bytes(level: str, sizes: Caches, workers: int) -> int:
             return min(total, 1024 * MIB, memory_bytes() // 8) // workers
 
 
-def _fma_measure(dtype: DType, vector_bits: int, registers: int, workers: int) -> Measure:
+def _fma_measure(dtype: DType, vector_bits: int, label: str, registers: int, workers: int) -> Measure:
     """Independent chains of fused multiply-adds on registers: the peak of this instruction."""
     lanes = vector_bits // dtype.bits
     chains = min(24, registers - 4)
@@ -148,9 +152,10 @@ def _fma_measure(dtype: DType, vector_bits: int, registers: int, workers: int) -
         loop("step", _FMA_STEPS, (_unrolled("chain", chains, lanes, turn),)),
         _unrolled("chain", chains, lanes, Store("target", (place,), old)),
     )
-    kernel = _kernel(f"probe_fma_{dtype}_{workers}", source, target, workers, (x, y, sums), body)
+    name = f"probe_fma_{dtype}_{vector_bits}_{workers}"
+    kernel = _kernel(name, source, target, workers, (x, y, sums), body)
     return Measure(
-        f"{dtype} fma", kernel, 2.0 * chains * lanes * _FMA_STEPS * workers, "flop/s",
+        f"{dtype} fma{label}", kernel, 2.0 * chains * lanes * _FMA_STEPS * workers, "flop/s",
         f"generated kernel, {chains} independent chains of {lanes}-lane fused multiply-adds in registers",
     )  # fmt: skip
 
