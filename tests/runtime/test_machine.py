@@ -57,11 +57,11 @@ def test_measured_once_then_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", '{"format": 1}', machine_to_json(MACHINE)[:-20],
+        "", "{", "[]", "null", '{"format": 2}', machine_to_json(MACHINE)[:-20],
         machine_to_json(MACHINE).replace("1000000000.0", '"fast"'),
         machine_to_json(MACHINE).replace("1000000000.0", "-1.0"),
         machine_to_json(MACHINE).replace("1000000000.0", "NaN"),
-        machine_to_json(MACHINE).replace('"format": 1', '"format": 0'),
+        machine_to_json(MACHINE).replace('"format": 2', '"format": 0'),
         "\udcff",
     ],
 )  # fmt: skip
