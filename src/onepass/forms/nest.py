@@ -35,6 +35,7 @@ from onepass.loops.ir import (
     Stmt,
     Store,
 )
+from onepass.loops.numerics import limits
 from onepass.loops.walk import index_names, loads, statements, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
@@ -71,13 +72,8 @@ def initial_value(combine: Combine, dtype: DType) -> Const:
     """The neutral element of a reduction."""
     if combine in ("add", "mul"):
         return const(0 if combine == "add" else 1, dtype)
-    if dtype.is_float:
-        return const(float("-inf") if combine == "max" else float("inf"), dtype)
-    if dtype.kind == "bool":
-        return const(combine == "min", dtype)
-    low = -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-    high = (1 << (dtype.bits - (1 if dtype.kind == "int" else 0))) - 1
-    return const(low if combine == "max" else high, dtype)
+    least, greatest = limits(dtype)
+    return const(least if combine == "max" else greatest, dtype)
 
 
 def accumulate(combine: Combine, accumulator: Expr, term: Expr) -> Expr:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onepass.core.dtypes import I64
 from onepass.core.tensor import Shape
-from onepass.loops.affine import Ranges, linear, range_of
+from onepass.loops.affine import linear, range_of
 from onepass.loops.ir import Binary, Const, Expr, Index
+from onepass.loops.numerics import function
 from onepass.ops.opdef import Array
 
 
@@ -29,10 +31,9 @@ class Packed:
 
     def unpacked(self, source: Array) -> Array:
         """The elements of the packed copy, in order: a strided view where the map is affine and inside."""
-        ranges = {name: (0, extent - 1) for name, extent in self.axes}
         if 0 in self.shape or source.size == 0:
             return np.zeros(self.shape, source.dtype)
-        strided = _strided_view(source, self, ranges)
+        strided = _strided_view(source, self)
         if strided is not None:
             return strided
         grid = {name: _along(i, extent, len(self.axes)) for i, (name, extent) in enumerate(self.axes)}
@@ -51,8 +52,9 @@ def _along(position: int, extent: int, rank: int) -> Array:
     return np.arange(extent, dtype=np.int64).reshape(shape)
 
 
-def _strided_view(source: Array, packed: Packed, ranges: Ranges) -> Array | None:
+def _strided_view(source: Array, packed: Packed) -> Array | None:
     """A view of `source`, its short dimensions padded with zeros, or None if the map is not affine."""
+    ranges = {name: (0, extent - 1) for name, extent in packed.axes}
     strides = {name: 0 for name, _ in packed.axes}
     short: list[tuple[int, int]] = []
     forms = [linear(index, ranges) for index in packed.indices]
@@ -82,11 +84,6 @@ def _numpy_index(index: Expr, grid: dict[str, Array]) -> Array:
             return grid[index.name]
         case Binary():
             a, b = _numpy_index(index.a, grid), _numpy_index(index.b, grid)
-            operations = {
-                "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide,
-                "mod": np.mod, "min": np.minimum, "max": np.maximum,
-            }  # fmt: skip
-            result: Array = operations[index.op](a, b)
-            return result
+            return np.asarray(function(index.op, I64)(a, b))
         case _:
             raise TypeError(f"{type(index).__name__} in the index of a constant")

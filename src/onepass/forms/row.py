@@ -315,7 +315,8 @@ def _read_total(stage: Compute, place: Indices, total: Buffer, indices: Indices)
 
 
 def _is_costly(stage: Compute) -> bool:
-    return any(operation_instructions(e) >= COSTLY_INSTRUCTIONS for e in subexpressions(stage.body))
+    values = (e for e in subexpressions(stage.body) if e.dtype.is_float)  # not the indices of loads
+    return any(operation_instructions(e) >= COSTLY_INSTRUCTIONS for e in values)
 
 
 def _nested(

@@ -126,9 +126,10 @@ class Groups:
         assert producer.shaped is not None
         for node in producer.shaped.nodes:
             stage = self.graph.lowering(node).stages[0]
-            read = loads(stage.body)
-            last = stage.axes[-1].name if stage.axes else ""
-            if not read or not read[0].indices or last not in index_names(read[0].indices[-1]):
+            read = next(iter(loads(stage.body)), None)
+            if not stage.axes or read is None or not read.indices:
+                return False
+            if stage.axes[-1].name not in index_names(read.indices[-1]):
                 return False
         return True
 

@@ -92,16 +92,12 @@ def _wanted_border(load: Load, stage: Compute, kind: TensorType) -> Pads:
     ranges: dict[str, Range] = {
         axis.name: (0, max(0, axis.extent - 1)) for axis in (*stage.axes, *stage.reduce_axes)
     }
-    pads = []
-    for position, (index, extent) in enumerate(zip(load.indices, kind.shape, strict=True)):
-        low, high = range_of(index, ranges)
-        before, after = max(0, -low), max(0, high - extent + 1)
-        if position < 2:
-            if before or after:
-                return ()
-        else:
-            pads.append((before, after))
-    return tuple(pads) if any(before or after for before, after in pads) else ()
+    reached = [range_of(index, ranges) for index in load.indices]
+    pads = [
+        (max(0, -low), max(0, high - extent + 1))
+        for (low, high), extent in zip(reached, kind.shape, strict=True)
+    ]
+    return tuple(pads[2:]) if not any(map(any, pads[:2])) and any(map(any, pads[2:])) else ()
 
 
 def _larger(a: Pads, b: Pads) -> Pads:
