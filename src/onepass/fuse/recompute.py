@@ -32,7 +32,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """A graph with copies, the layouts of its values, and the values that are copies or have some."""
+    """A graph with copies, the layouts of its values, and the values that each reader now makes."""
 
     graph: Graph
     layouts: dict[str, Layout]
@@ -53,13 +53,13 @@ def copy_cheap_producers(groups: Groups, may_fuse: Callable[[Sequence[Node]], bo
         repeat = _repeat(groups, group, readers, may_fuse)
         if repeat is None:
             continue
-        made = _outputs(groups, group)
-        repeated |= dict.fromkeys(made, repeat)
+        made, leaving = _outputs(groups, group), groups.leaving(group.members)
+        repeated |= dict.fromkeys(leaving, repeat)
         for number, reader in enumerate(readers[1:], 1):
             renamed = {name: f"{name}{COPY}{number}" for name in made}
             types |= {new: types[old] for old, new in renamed.items()}
             layouts |= {new: layouts.get(old, PLAIN) for old, new in renamed.items()}
-            repeated |= dict.fromkeys(renamed.values(), replace(repeat, is_first=False))
+            repeated |= dict.fromkeys((renamed[name] for name in leaving), replace(repeat, is_first=False))
             copies = [_copy(node, renamed, number) for node in groups.nodes(group.members)]
             inserted.setdefault(max(group.members), []).extend(copies)
             for at in reader.members:
