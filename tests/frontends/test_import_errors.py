@@ -299,6 +299,8 @@ def test_external_data_without_length_or_offset(tmp_path):
         ({"location": "sub/../../weights.bin"}, "outside"),
         ({"location": ""}, "outside"),
         ({"location": "link.bin"}, "outside"),
+        ({"location": "w" * 5000}, "cannot be read"),
+        ({"location": "w\0x"}, "cannot be read"),
         ({"offset": 68}, "too short"),
         ({"offset": -4}, "too short"),
         ({"length": 20}, "shape and type need 24"),

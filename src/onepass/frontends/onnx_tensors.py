@@ -116,7 +116,17 @@ class TensorReader:
                 where=where,
                 remedy="pass the path of the model",
             )
-        folder = self._folder.resolve()
+        try:
+            self._maps[location] = self._opened(self._folder.resolve(), location, where)
+        except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+            raise ModelError(
+                f"external data file '{location}' cannot be read", where=where, why=str(error)
+            ) from None
+        return self._maps[location]
+
+    @staticmethod
+    def _opened(folder: Path, location: str, where: str) -> Array:
+        """The bytes of the file `location` in `folder`."""
         path = Path(os.path.realpath(folder / location))
         if not location or ".." in Path(location).parts or not path.is_relative_to(folder):
             raise ModelError(
@@ -129,5 +139,4 @@ class TensorReader:
                 f"external data file '{location}' is missing", where=where, remedy=f"put it into {folder}"
             )
         empty = path.stat().st_size == 0
-        self._maps[location] = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, mode="r")
-        return self._maps[location]
+        return np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, mode="r")
