@@ -12,7 +12,12 @@ from onepass.cost.machine import LEVELS, Machine, Roof
 from onepass.loops.verify import verify
 from onepass.runtime import machine_cache, probe
 from onepass.runtime.host import KIB, Caches, available_cores, caches, cpu_model, memory_bytes
-from onepass.runtime.machine_cache import machine_from_json, machine_to_json, measure_machine
+from onepass.runtime.machine_cache import (
+    machine_from_json,
+    machine_path,
+    machine_to_json,
+    measure_machine,
+)
 
 ROOF = Roof("l1", 1e9, "byte/s", 1, "measured", "2024-01-01")
 MACHINE = Machine("cpu", "avx2", 256, 16, 4, 1, 2, 3, (ROOF,))
@@ -61,6 +66,8 @@ def test_measured_once_then_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) 
         machine_to_json(MACHINE).replace("1000000000.0", '"fast"'),
         machine_to_json(MACHINE).replace("1000000000.0", "-1.0"),
         machine_to_json(MACHINE).replace("1000000000.0", "NaN"),
+        machine_to_json(MACHINE).replace("1000000000.0", "1e999"),
+        machine_to_json(MACHINE).replace('"vector_bits": ', '"vector_bits": 0.'),
         machine_to_json(MACHINE).replace('"format": 2', '"format": 0'),
         "\udcff",
     ],
@@ -77,6 +84,11 @@ def test_a_file_that_cannot_be_read_is_measured_again(folder: Path, text: str) -
 def test_works_without_a_place_to_write(folder: Path) -> None:
     folder.write_text("a file where the directory should be")
     assert measure_machine(workers=1).roofs
+
+
+def test_no_more_workers_are_measured_than_there_are_cores(folder: Path) -> None:
+    assert max(roof.workers for roof in measure_machine(workers=1000).roofs) == available_cores()
+    assert machine_path(1000) == machine_path(available_cores())
 
 
 def test_no_measurement_with_zero_workers(folder: Path) -> None:

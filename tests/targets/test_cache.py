@@ -131,3 +131,16 @@ def test_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONEPASS_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
     assert default_directory() == Path("/c/onepass")
+
+
+def test_a_user_without_a_home_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("ONEPASS_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    cache = CodeCache.default()
+    assert cache.get("f", TARGET) is None
+    cache.put("f", TARGET, b"code")
+    assert outcomes(cache) == ["miss", "unwritable"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
@@ -46,9 +47,8 @@ def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
     def build(kernels: Sequence[Kernel]) -> LinkedCode:
         return link({symbol_of(kernel): compile_ir(emit(kernel, target), target) for kernel in kernels})
 
-    counts = sorted({1, worker_count(workers)})
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, counts, date)
+    roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, _counts(workers), date)
     machine = Machine(
         cpu_model(), target.isa, target.vector_bits, target.vector_registers, available_cores(),
         sizes.l1, sizes.l2, sizes.l3, roofs,
@@ -56,6 +56,11 @@ def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
     with contextlib.suppress(UserError):  # what cannot be kept is measured again
         write_text(path, machine_to_json(machine))
     return machine
+
+
+def _counts(workers: int | None) -> list[int]:
+    """The worker counts to measure: more than there are cores reach no higher roof, only later."""
+    return sorted({1, min(worker_count(workers), available_cores())})
 
 
 def machine_to_json(machine: Machine) -> str:
@@ -69,9 +74,12 @@ def machine_from_json(text: str) -> Machine:
     if data["format"] != _FORMAT:
         raise ValueError(f"machine file of format {data['format']}")
     roofs = tuple(Roof(**{field.name: row[field.name] for field in fields(Roof)}) for row in data["roofs"])
-    if not all(isinstance(roof.value, float) and roof.value > 0 for roof in roofs):
+    if not all(isinstance(roof.value, float) and 0 < roof.value < math.inf for roof in roofs):
         raise ValueError("a roof that is no positive number")
     rest = {field.name: data[field.name] for field in fields(Machine) if field.name != "roofs"}
+    for name, value in rest.items():
+        if not isinstance(value, str if name in ("name", "isa") else int):
+            raise TypeError(f"{name} is {value!r}")
     return Machine(**rest, roofs=roofs)
 
 
@@ -85,7 +93,7 @@ def load_machine(path: Path) -> Machine | None:
 
 def machine_path(workers: int | None = None) -> Path:
     """Where the roofs for `workers` are kept; raises as `measure_machine` does."""
-    target, counts = describe_host(), sorted({1, worker_count(workers)})
-    parts = (cpu_model(), target.cpu, target.features, available_cores(), tuple(counts), version("onepass"))
+    target, counts = describe_host(), tuple(_counts(workers))
+    parts = (cpu_model(), target.cpu, target.features, available_cores(), counts, version("onepass"))
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     return default_directory() / f"machine-{key}.json"

@@ -44,7 +44,10 @@ def default_directory() -> Path:
     if chosen:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "onepass"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "onepass"
+    except RuntimeError:  # a user without a home keeps nothing
+        return Path(os.devnull) / "onepass"
 
 
 @lru_cache(maxsize=1)
@@ -92,11 +95,12 @@ class CodeCache:
             self._note(symbol, "miss", "not compiled before with this code, processor and versions")
             return None
         except OSError as error:
-            self._note(symbol, "miss", f"cannot read {path}: {error.strerror}")
+            self._note(symbol, "miss", f"cannot read an entry of {self.directory}: {error.strerror}")
             return None
         digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
         if not body or hashlib.sha256(body).digest() != digest:
-            self._note(symbol, "corrupt", f"{path} does not match its checksum; compiled again")
+            reason = f"an entry of {self.directory} does not match its checksum; compiled again"
+            self._note(symbol, "corrupt", reason)
             return None
         with contextlib.suppress(OSError):  # a read-only cache is used as it is
             os.utime(path)  # the least recently used go first
