@@ -17,7 +17,7 @@ from onepass.forms.body import Body, join
 from onepass.forms.choose import choose_schedule, is_product, operand_loads, tile_cycles
 from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
-from onepass.forms.traffic import instruction_efficiency, region_traffic
+from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
 from onepass.loops.ir import Index, Load
@@ -143,10 +143,14 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
     extent = shape[schedule.tile] if schedule.tile is not None else 1
     streamed = root.reduce_axes[0].extent > 1
     cycles = tile_cycles(blocks, extent, steps, schedule.vectors, schedule.tile_size, streamed)
-    if not cycles or not steps:
+    if not cycles or not stage_flops(root):
         return 1.0
+    # What surrounds the product runs at its own rate, however little of the lanes the product uses.
+    others = [stage for stage in body.stages if stage is not root]
     used = shape[schedule.vector] / (blocks * schedule.lanes)
-    return min(1.0, blocks * extent * steps * used / cycles)
+    product = stage_flops(root) / 2 * cycles / (blocks * extent * steps * used)
+    operations = stage_flops(root) + sum(stage_flops(stage) for stage in others)
+    return min(1.0, operations / 2 / (product + sum(stage_instructions(stage) for stage in others)))
 
 
 def build_region(context: Context, shaped: Shaped) -> Built:
