@@ -23,6 +23,7 @@ from onepass.core.settings import Settings
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_embed import self_contained
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
+from onepass.fuse.planner import FuseMode
 from onepass.runtime.machine_cache import machine_from_json, machine_to_json
 from onepass.runtime.workers import worker_count
 from onepass.targets.llvm.description import describe_host
@@ -110,6 +111,7 @@ def _setup(manifest: Mapping[str, Any], threads: int | None) -> tuple[Setup, str
     threads = row["threads"] if threads is None else threads
     settings = Settings(threads, row["fuse"], _shapes(row["shapes"]), rewrites, row["cache"])
     workers = worker_count(threads)
+    FuseMode.parse(settings.fuse)  # a forged one is refused here
     if stored != asdict(target):
         saved = f"{stored['cpu']} ({stored['isa']})"
         return set_up(settings), f"saved for {saved}, this is {target.cpu} ({target.isa}): compiled again"
