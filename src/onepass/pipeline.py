@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -28,8 +29,10 @@ from onepass.fuse.plan import Plan
 from onepass.fuse.planner import FuseMode, make_plan
 from onepass.graph.ir import Graph
 from onepass.graph.passes import drop_dead_nodes, fold_constants, simplify_views, split_to_slices
+from onepass.graph.verify import verify as verify_graph
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
+from onepass.loops.verify import verify as verify_kernel
 from onepass.ops.opdef import Array
 from onepass.runtime.arena import ALIGNMENT, Lifetime, plan_arena
 from onepass.runtime.host import memory_bytes
@@ -98,6 +101,8 @@ def compile_graph(
     started = time.perf_counter()
     for step in GRAPH_PASSES:
         graph = step(graph)
+        if _checks():
+            verify_graph(graph, step.__name__)
     graph, layouts = assign_layouts(graph, target.vector_bits // 32)
     context = Context(graph, layouts, machine, workers, settings.rewrites)
     planned = make_plan(context, FuseMode.parse(settings.fuse))
@@ -148,6 +153,8 @@ def _place(
 ) -> _Placed:
     """Builds a region's kernel and notes the constants that it reads, with how they are to be packed."""
     built: Built = build_region(context, shaped)
+    if _checks():
+        verify_kernel(built.kernel)
     text = print_kernel(built.kernel)
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:24]
     args = []
@@ -162,6 +169,11 @@ def _place(
             label = arg
         args.append(label)
     return _Placed(number, replace(built.kernel, name=name), tuple(args))
+
+
+def _checks() -> bool:
+    """Whether ONEPASS_CHECK asks for every graph pass and every kernel to be verified."""
+    return os.environ.get("ONEPASS_CHECK", "0") != "0"
 
 
 def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Array]:
