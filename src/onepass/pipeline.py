@@ -7,7 +7,6 @@ beside a program that runs. Every step of the compiler is called from this page.
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import time
 from collections import Counter
@@ -34,9 +33,9 @@ from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
 from onepass.loops.verify import verify as verify_kernel
 from onepass.ops.opdef import Array
-from onepass.runtime.arena import ALIGNMENT, Lifetime, plan_arena
+from onepass.runtime.arena import Lifetime, plan_arena
 from onepass.runtime.host import memory_bytes
-from onepass.runtime.memory import aligned_empty
+from onepass.runtime.memory import side_by_side
 from onepass.runtime.program import Launch, Program, Slot
 from onepass.targets.cache import CacheEvent, CodeCache, cache_key
 from onepass.targets.llvm.compile import link
@@ -114,16 +113,15 @@ def compile_graph(
         for number, shaped in enumerate(planned.shaped)
         if shaped is not None and graph.types[shaped.outputs[0]].size > 0
     ]
-    constants = _laid_out(wanted)
     kernels = {item.kernel.name: item.kernel for item in placed}
-    slots, arena_bytes = _allocate(context, planned.plan, placed, constants, keep)
+    slots, arena_bytes = _allocate(context, planned.plan, placed, wanted, keep)
     _refuse_too_large(graph, arena_bytes)
     objects, hits, events = _machine_code(kernels, target, settings, known or {})
     program = Program(
         link(objects),
         [Launch(item.region, item.kernel.name, item.args) for item in placed],
         slots,
-        constants,
+        _laid_out(wanted),
         [(name, graph.types[name]) for name in graph.inputs],
         [(name, graph.types[name]) for name in graph.outputs],
         arena_bytes,
@@ -179,18 +177,15 @@ def _checks() -> bool:
 def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Array]:
     """The constants in the order in which kernels read them, packed ones side by side in one block."""
     found = {label: source for label, (packed, source) in wanted.items() if packed is None}
-    places: list[tuple[Array, Packed, Array]] = []
-    sizes = [math.prod(packed.shape) * source.itemsize if packed else 0 for packed, source in wanted.values()]
-    block = aligned_empty((sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes),), np.dtype(np.uint8))
-    start = 0
-    for (label, (packed, source)), size in zip(wanted.items(), sizes, strict=True):
-        if packed is not None:
-            found[label] = block[start : start + size].view(source.dtype).reshape(packed.shape)
-            places.append((found[label], packed, source))
-            start += -(-size // ALIGNMENT) * ALIGNMENT
+    packs = {label: (packed, source) for label, (packed, source) in wanted.items() if packed is not None}
+    places = side_by_side([(packed.shape, source.dtype) for packed, source in packs.values()])
+
+    def write(place: Array, packed: Packed, source: Array) -> None:
+        np.copyto(place, packed.unpacked(source))
+
     with ThreadPoolExecutor(max_workers=2) as pool:  # copying is bound by memory: two already fill it
-        list(pool.map(lambda place: np.copyto(place[0], place[1].unpacked(place[2])), places))
-    return found
+        list(pool.map(write, places, *zip(*packs.values(), strict=True)) if packs else ())
+    return {**found, **dict(zip(packs, places, strict=True))}
 
 
 def _packed_label(packed: Packed) -> str:
@@ -221,7 +216,7 @@ def _machine_code(
 
 
 def _allocate(
-    context: Context, plan: Plan, placed: list[_Placed], constants: Mapping[str, Array], keep: bool
+    context: Context, plan: Plan, placed: list[_Placed], constants: Collection[str], keep: bool
 ) -> tuple[dict[str, Slot], int]:
     """Where every buffer lies; views lie where their source does."""
     graph = context.graph

@@ -6,8 +6,9 @@ every run, so they lie side by side in one.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,19 +51,24 @@ def is_readable(array: Array) -> bool:
     return array.flags.c_contiguous and array.ctypes.data % 16 == 0
 
 
+def side_by_side(kinds: Sequence[tuple[tuple[int, ...], np.dtype[Any]]]) -> list[Array]:
+    """An array of each shape and dtype, one after another in one block, each on a cache line."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in kinds]
+    starts = list(itertools.accumulate((-(-size // ALIGNMENT) * ALIGNMENT for size in sizes), initial=0))
+    block = aligned_empty((starts[-1],), np.dtype(np.uint8))
+    return [
+        block[start : start + size].view(dtype).reshape(shape)
+        for (shape, dtype), start, size in zip(kinds, starts[:-1], sizes, strict=True)
+    ]
+
+
 def gather(constants: Mapping[str, Array]) -> dict[str, Array]:
     """The constants as kernels read them: those made here side by side in one block.
 
     An array that lies in a mapped file stays there, unless it starts off 16 bytes.
     """
     made = {name: array for name, array in constants.items() if array.base is None or not is_readable(array)}
-    sizes = [-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in made.values()]
-    block = aligned_empty((sum(sizes),), np.dtype(np.uint8))
-    found = dict(constants)
-    start = 0
-    for (name, array), size in zip(made.items(), sizes, strict=True):
-        part = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-        np.copyto(part, array)
-        found[name] = part
-        start += size
-    return found
+    copies = side_by_side([(array.shape, array.dtype) for array in made.values()])
+    for copy, array in zip(copies, made.values(), strict=True):
+        np.copyto(copy, array)
+    return {**constants, **dict(zip(made, copies, strict=True))}
