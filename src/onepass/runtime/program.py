@@ -68,33 +68,33 @@ class Program:
         workers: int,
     ) -> None:
         """Allocates the arena and fills the table of pointers. `arena_bytes` as `plan_arena` gave it."""
-        self.launches, self.workers = tuple(launches), workers
+        self.launches, self.workers, self.slots = tuple(launches), workers, slots
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.arena_bytes = arena_bytes
         self._code = code
         self._arena = aligned_empty((arena_bytes,), np.dtype(np.uint8))
         self._arena.fill(0)
-        self._constants = gather(constants)
+        self.constants: Mapping[str, Array] = gather(constants)
         self._table = np.zeros(max(1, sum(len(launch.args) for launch in self.launches)), np.uint64)
         self._calls = np.zeros((max(1, len(self.launches)), 2), np.uint64)
         self._numpy_in = [kind.dtype.numpy for _, kind in self.inputs]
         self._numpy_out = [kind.dtype.numpy for _, kind in self.outputs]
         self._staged: dict[int, Array] = {}
         self._kept: list[list[Array]] = [[] for _ in self.outputs]
-        self._patches = self._fill_tables(slots)
+        self._patches = self._fill_tables()
 
-    def _fill_tables(self, slots: Mapping[str, Slot]) -> list[npt.NDArray[np.intp]]:
+    def _fill_tables(self) -> list[npt.NDArray[np.intp]]:
         """Writes what never changes; returns the table's entries for each input, then for each output."""
         patches: list[list[int]] = [[] for _ in (*self.inputs, *self.outputs)]
         at = 0
         for row, launch in zip(self._calls, self.launches, strict=False):
             row[:] = self._code.address(launch.symbol), self._table.ctypes.data + 8 * at
             for name in launch.args:
-                slot = slots[name]
+                slot = self.slots[name]
                 if slot[0] == "arena":
                     self._table[at] = self._arena.ctypes.data + slot[1]
                 elif slot[0] == "constant":
-                    self._table[at] = self._constants[slot[1]].ctypes.data
+                    self._table[at] = self.constants[slot[1]].ctypes.data
                 else:
                     patches[slot[1] + (len(self.inputs) if slot[0] == "output" else 0)].append(at)
                 at += 1
