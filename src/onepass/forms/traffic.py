@@ -125,20 +125,26 @@ def region_traffic(
     kept: frozenset[str] = frozenset(),
 ) -> Traffic:
     """Traffic of one launch of `body`, which keeps the stages `kept`."""
-    # All weights stream past once a run, so that each finds what all of them leave of a cache.
+    # All weights stream past once a run, so that each finds what all of them leave of a cache; so does what
+    # the caller handed in before the run, or got from the last one.
     weights = sum(array.nbytes for array in graph.constants.values())
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
     wanted = demand(body, kept)
-    compulsory = 0
+    moved: list[tuple[int, int]] = []  # of each value: bytes moved, and bytes that a cache has to hold for it
     for name in (*body.inputs, *body.outputs):
         made = body.constants.get(name)
         size = value_bytes(graph, layouts, name) if made is None else made.nbytes
-        footprint = size if made is None and name not in graph.constants else weights
+        footprint = weights if made is not None or name in graph.constants else size
+        if name in graph.inputs or name in graph.outputs:
+            footprint += weights
         if name not in body.outputs:
             width = graph.types[name].dtype.size_bytes if made is None else made.itemsize
             size = min(size, math.ceil(wanted.reads[name]) * width)
-        compulsory += size
-        bytes_at[serving_level(footprint, machine, workers)] += size
+        moved.append((size, footprint))
+    compulsory = sum(size for size, _ in moved)
+    for size, footprint in moved:
+        # What a kernel touches besides, such as weights, pushes its values out as well.
+        bytes_at[serving_level(max(footprint, compulsory // 2), machine, workers)] += size
     flops = recomputed = 0
     for stage in body.stages:
         times = wanted.evaluations[stage.name] / max(1, stage.type.size)
