@@ -4,7 +4,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 BIN := .venv/bin
 SOURCES := src tests examples benchmarks
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench clean
 
 demo: .venv/ready
 	$(BIN)/onepass optimize zoo:resnet50 -o out/resnet50
@@ -16,6 +16,13 @@ test: lint
 lint: .venv/ready
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
+
+bench: .venv/peers
+	$(BIN)/python benchmarks/suite.py
+
+.venv/peers: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,peers]'
+	@touch $@
 
 .venv/ready: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "onepass needs Python 3.11 or newer on the PATH" >&2; exit 1; }

@@ -180,7 +180,7 @@ def why(
 def bench(
     model: ModelArgument,
     against: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Peers: onnxruntime, openvino (float32), torch (eager).")
+        str, typer.Option(metavar="NAME,...", help="Peers: onnxruntime, openvino (float32), torch (compile).")
     ] = "onnxruntime,openvino,torch",
     threads: ThreadsOption = None,
     shape: ShapeOption = None,
@@ -188,10 +188,10 @@ def bench(
     exact: ExactOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a model here and on other runtimes, in turns, on the same inputs; say who wins.
+    """Run a model here, fused and not, and on other runtimes, in turns, on the same inputs; say who wins.
 
-    Peers are not part of onepass; get them with `pip install 'onepass[peers]'`. Each gets the same
-    number of threads.
+    Peers are not part of onepass; get them with `pip install 'onepass[peers]'`, and a C++ compiler for
+    torch. Each gets the same number of threads.
 
     Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
     """
@@ -207,10 +207,11 @@ def bench(
     rows += [
         (each.label, seconds_text(each.min_s), seconds_text(each.median_s),
          f"{each.min_s / ours.min_s:.2f}x as fast", f"{each.relative_l2:.1e}")
-        for each in others
+        for each in (race.unfused, *others)
     ]  # fmt: skip
     title = f"{race.model} on {race.machine}, {race.threads} threads"
     show = screen()
     show.print(table([""], ["minimum", "median", "onepass is", "differs by"], rows, title))
     show.say(*(f"{name} did not run: {reason}." for name, reason in race.missing.items()))
+    show.say(f"The measured roofs allow these kernels {seconds_text(race.limit_s)} at best.")
     show.print(Text(race.verdict(), style="bold"))

@@ -10,10 +10,11 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from onepass.compare.torch_ops import run_graph
+from onepass.compare.torch_ops import Tensor, check_ops, run_graph
 from onepass.core.errors import OptionError, UserError
 from onepass.frontends.onnx_embed import self_contained
 from onepass.frontends.onnx_model import OnnxModel
@@ -53,7 +54,7 @@ def check_peers(names: Iterable[str]) -> None:
 
 
 def open_peer(name: str, task: Task) -> Peer:
-    """The peer `name`, ready to run.
+    """The peer `name`, which has run once. Opening torch again makes the one before compile again.
 
     Raises UserError where it is not installed or cannot run the model.
     """
@@ -64,11 +65,13 @@ def open_peer(name: str, task: Task) -> Peer:
             f"{name} is not installed", why=str(error), remedy="pip install 'onepass[peers]'"
         ) from error
     try:
-        return _PEERS[name](module, task)
+        peer = _PEERS[name](module, task)
+        peer.run()
+        return peer
     except UserError:
         raise
     except Exception as error:  # a peer's own errors have no common type
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        reason = " ".join((str(error) or repr(error)).split())[:200]
         raise UserError(f"{name} cannot run this model", why=reason) from error
 
 
@@ -102,17 +105,45 @@ def _openvino(ov: ModuleType, task: Task) -> Peer:
 
 
 def _torch(torch: ModuleType, task: Task) -> Peer:
-    torch.set_num_threads(task.workers)
+    """Compiled by inductor, which folds and packs the constants of a module, batch norms among them."""
     graph = task.graph
-    constants = {name: torch.from_numpy(np.array(array)) for name, array in graph.constants.items()}
-    inputs = {name: torch.from_numpy(array) for name, array in task.inputs.items()}
+    check_ops(graph)
+    _check_compiler()
+    torch.set_num_threads(task.workers)
+    config: Any = importlib.import_module("torch._inductor.config")
+    config.freezing = True
+    torch.compiler.reset()  # it keeps a handful of compilations of one function, then refuses more
+    # Inductor cannot compile a bound that is a constant tensor; a number it compiles into the code.
+    bounds = {name for node in graph.nodes if node.op == "clip" for name in node.inputs[1:]}
+    numbers = {name: a.item() for name, a in graph.constants.items() if name in bounds}
+    arrays = {name: a for name, a in graph.constants.items() if name not in bounds}
+    weights = torch.nn.ParameterList(
+        torch.nn.Parameter(torch.from_numpy(np.array(a)), requires_grad=False) for a in arrays.values()
+    )
+    inputs = [torch.from_numpy(task.inputs[name]) for name in graph.inputs]
+
+    @torch.compile(fullgraph=True)  # type: ignore[untyped-decorator]
+    def network(*given: Tensor) -> list[Tensor]:
+        tensors = zip((*graph.inputs, *arrays), (*given, *weights), strict=True)
+        return run_graph(torch, graph, numbers | dict(tensors))
 
     def run() -> Sequence[Array]:
         with torch.inference_mode():
-            return [value.numpy() for value in run_graph(torch, graph, {**constants, **inputs})]
+            return [value.numpy() for value in network(*inputs)]
 
-    run()
-    return Peer("torch", f"torch {torch.__version__} eager", run)
+    return Peer("torch", f"torch {torch.__version__.split('+')[0]} compile", run)
+
+
+def _check_compiler() -> None:
+    """Raises UserError where inductor finds no C++ compiler."""
+    builder = importlib.import_module("torch._inductor.cpp_builder")
+    try:
+        builder.get_cpp_compiler()
+    except Exception as error:  # inductor's own error type has moved between versions
+        raise UserError(
+            "torch.compile needs a C++ compiler", why=str(error).strip().partition("\n")[0],
+            remedy="install g++, or name another compiler in the environment variable CXX",
+        ) from error  # fmt: skip
 
 
 _PEERS: dict[str, Callable[[ModuleType, Task], Peer]] = {

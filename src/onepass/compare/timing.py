@@ -22,16 +22,19 @@ class Times:
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], object]], budget_s: float = BUDGET_S, pause_s: float = 0.0
+    runs: Mapping[str, Callable[[], object]],
+    budget_s: float = BUDGET_S,
+    pause_s: float = 0.0,
+    least_rounds: int = LEAST_ROUNDS,
 ) -> dict[str, Times]:
-    """Lets the ways take turns, A B A B …, for at least `LEAST_ROUNDS` rounds.
+    """Lets the ways take turns, A B A B …, for about `budget_s` and at least `least_rounds` rounds.
 
     A turn is a pause, in which threads of the way before come to rest, a run that is not timed and
     refills the caches, and `TIMED` timed runs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     started, rounds = time.perf_counter(), 0
-    while rounds < LEAST_ROUNDS or (rounds < MOST_ROUNDS and time.perf_counter() - started < budget_s):
+    while rounds < least_rounds or (rounds < MOST_ROUNDS and time.perf_counter() - started < budget_s):
         for name, run in runs.items():
             time.sleep(pause_s)
             run()

@@ -1,7 +1,7 @@
 """Runs a graph node by node with PyTorch's own operators, as a model written in PyTorch would.
 
-In: torch, a graph and its values as tensors. Out: its outputs. It covers the ops of the zoo and common
-relatives; any other op is an error that names the nodes.
+In: torch, a graph and its values: tensors, and a number for a constant bound of Clip. Out: its outputs. It
+covers the ops of the zoo and common relatives; any other op is an error that names the nodes.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ Attributes = Mapping[str, Any]
 Run = Callable[[ModuleType, Values, Attributes], Tensor]
 
 
-def run_graph(torch: ModuleType, graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
-    """The outputs of `graph`; `values` are its inputs and constants. Raises UserError for unknown ops."""
+def check_ops(graph: Graph) -> None:
+    """Raises UserError with the names of the nodes that `run_graph` has no operator for."""
     unknown = [f"'{node.name}' ({node.spelling or node.op})" for node in graph.nodes if node.op not in RUNS]
     if unknown:
         raise UserError("torch has no operator here for some nodes", where=", ".join(unknown[:10]))
+
+
+def run_graph(torch: ModuleType, graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
+    """The outputs of `graph`, whose ops `check_ops` has passed; `values` are its inputs and constants."""
     found: dict[str, Tensor] = dict(values)
-    last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
-    for index, node in enumerate(graph.nodes):
+    for node in graph.nodes:
         inputs = [found[name] if name else None for name in node.inputs]
         found[node.outputs[0]] = RUNS[node.op](torch, inputs, node.attrs)
-        for name in node.inputs:
-            if last.get(name) == index and name not in graph.outputs:
-                found.pop(name, None)
     return [found[name] for name in graph.outputs]
 
 
@@ -58,9 +58,19 @@ def _conv(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
 
 def _conv_transpose(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
     padding = a["pads"][: len(a["pads"]) // 2]
-    return _function(torch, "conv_transpose", a)(
-        v[0], *_with_bias(v), a["strides"], padding, a["output_padding"], a["group"], a["dilations"]
+    function = _function(torch, "conv_transpose", a)
+    return _apart(
+        function(v[0], *_with_bias(v), a["strides"], padding, a["output_padding"], a["group"], a["dilations"])
     )
+
+
+def _apart(x: Tensor) -> Tensor:
+    """`x`, so that inductor does not fold arithmetic on it into the convolution that made it.
+
+    It does so wrongly (2.13): after a transposed one along the wrong dimension of the weights, and for two
+    plain numbers with the last one for both.
+    """
+    return x.neg().neg()
 
 
 def _with_bias(v: Values) -> tuple[Tensor, Tensor]:
@@ -86,24 +96,18 @@ def _gemm(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
     return torch.addmm(v[2], left, right, beta=a["beta"], alpha=a["alpha"])
 
 
-def _clip(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    low, high = ([*v, None, None][at] for at in (1, 2))
-    return torch.clamp(v[0], None if low is None else low.item(), None if high is None else high.item())
-
-
-def _gather(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    axis, index = a["axis"], v[1]
-    picked = torch.index_select(v[0], axis, index.reshape(-1).remainder(v[0].shape[axis]))
-    return picked.reshape((*v[0].shape[:axis], *index.shape, *v[0].shape[axis + 1 :]))
-
-
 def _depth_to_space(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
-    if a["mode"] == "CRD":
-        return torch.nn.functional.pixel_shuffle(v[0], a["blocksize"])
-    n, c, h, w = v[0].shape
-    b = a["blocksize"]
-    split = v[0].reshape(n, b, b, c // (b * b), h, w).permute(0, 3, 4, 1, 5, 2)
-    return split.reshape(n, c // (b * b), h * b, w * b)
+    x, block = v[0], a["blocksize"]
+    if a["mode"] == "DCR":  # torch's own order is CRD
+        x = x.unflatten(1, (block**2, -1)).transpose(1, 2).flatten(1, 2)
+    return torch.nn.functional.pixel_shuffle(x, block)
+
+
+def _resize(torch: ModuleType, v: Values, a: Attributes) -> Tensor:
+    way = (a["mode"], a["coordinate_transformation_mode"], a["nearest_mode"])
+    if way != ("nearest", "asymmetric", "floor"):
+        raise UserError("torch resizes otherwise", where=", ".join(way))
+    return torch.nn.functional.interpolate(v[0], a["sizes"][2:])
 
 
 def _of_torch(name: str) -> Run:
@@ -113,10 +117,13 @@ def _of_torch(name: str) -> Run:
 RUNS: dict[str, Run] = {
     **{name: _of_torch(name) for name in ("relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "neg",
                                           "add", "sub", "mul", "div", "pow", "matmul")},
+    "clip": _of_torch("clamp"),
     "identity": lambda torch, v, a: v[0],
+    "hard_sigmoid": lambda torch, v, a: torch.clamp(_apart(v[0]) * a["alpha"] + a["beta"], 0, 1),
     "gelu": lambda torch, v, a: torch.nn.functional.gelu(v[0], approximate=a["approximate"]),
     "softmax": lambda torch, v, a: torch.softmax(v[0], a["axis"]),
     "global_average_pool": lambda torch, v, a: v[0].mean(tuple(range(2, v[0].dim())), keepdim=True),
+    "reduce_mean": lambda torch, v, a: v[0].mean(a["axes"], keepdim=bool(a["keepdims"])),
     "layer_normalization": lambda torch, v, a: torch.nn.functional.layer_norm(
         v[0], v[1].shape, *_with_bias(v), a["epsilon"]
     ),
@@ -124,12 +131,12 @@ RUNS: dict[str, Run] = {
     "transpose": lambda torch, v, a: v[0].permute(a["perm"]),
     "concat": lambda torch, v, a: torch.cat(tuple(v), a["axis"]),
     "cast": lambda torch, v, a: v[0].to(getattr(torch, a["to"])),
+    "gather": lambda torch, v, a: v[0][(*(slice(None),) * a["axis"], v[1])],
     "conv": _conv,
     "conv_transpose": _conv_transpose,
     "max_pool": _max_pool,
     "batch_normalization": _batch_norm,
     "gemm": _gemm,
-    "clip": _clip,
-    "gather": _gather,
     "depth_to_space": _depth_to_space,
+    "resize": _resize,
 }  # fmt: skip

@@ -42,6 +42,12 @@ class Estimate:
     launch_s: float
     bound: str
 
+    @property
+    def limit_s(self) -> float:
+        """What the roofs allow at best: all operations at the FMA peak, or all bytes of one level at its
+        bandwidth, whichever takes longer; launches and other instructions cost nothing."""
+        return max(self.compute_s * self.traffic.flop_efficiency, *self.transfer_s.values(), 0.0)
+
 
 def estimate(traffic: Traffic, machine: Machine, workers: int) -> Estimate:
     """max(compute, transfer at each level) + launches: the roofline model (Williams et al. 2009)."""
