@@ -1,7 +1,7 @@
 """The picture of the suite: the time of each way to run a workload as a multiple of its limit.
 
-In: the results of `suite.py`. Out: one self-contained SVG. The limit is one line down the whole picture, so
-the part of a bar right of it is time that the machine's roofs do not explain.
+In: the results of `suite.py`. Out: one self-contained SVG. A line across the bars of a workload marks its
+limit: the part of a bar right of it is time that the machine's roofs do not explain.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from onepass.report.svg import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PAPER, PURPLE, VERMILION, Canvas
+from onepass.report.svg import BLUE, GREEN, GREY, INK, MUTED, ORANGE, PURPLE, VERMILION, Canvas
 from onepass.report.units import seconds_text
 
 PEERS = ("onnxruntime", "openvino", "torch")
 COLOURS = {"onepass": BLUE, "unfused": GREY, **dict(zip(PEERS, (ORANGE, GREEN, PURPLE), strict=True))}
 LABELS = {"unfused": "onepass, unfused", "torch": "torch.compile"}
 MOST = 4.0
-"""Multiples of the limit that the axis shows; a longer bar is cut."""
-_WIDTH, _LEFT, _RIGHT, _TOP = 1000.0, 236.0, 900.0, 104.0
+"""Multiples of the limit in the picture's width; a workload with a longer bar is drawn smaller to fit."""
+_WIDTH, LEFT, RIGHT, _TOP = 1000.0, 236.0, 880.0, 96.0
 _BAR, _STEP, _GAP = 11.0, 13.0, 18.0
 
 
@@ -32,27 +32,20 @@ def suite_svg(results: dict[str, Any]) -> str:
     """The whole picture."""
     canvas, rows = Canvas(), results["rows"]
     title = "How far from the limit of the machine"
-    note = ("Time of one run over the time that the measured roofs (FMA peak, bandwidths) allow the fused "
-            "kernels of onepass at best.")  # fmt: skip
+    note = ("Red: the time that the measured roofs (FMA peak, bandwidths) allow the fused kernels of onepass "
+            "at best; ×: multiples of it.")  # fmt: skip
     canvas.text(24, 34, title, size=19, weight=600)
     canvas.text(24, 56, note, size=12.5, fill=MUTED)
     canvas.swatches(24, 80, tuple((colour, LABELS.get(name, name)) for name, colour in COLOURS.items()))
     height = len(COLOURS) * _STEP + _GAP
     bottom = _TOP + len(rows) * height
-    for multiple in range(int(MOST) + 1):
-        canvas.line(_x(multiple), _TOP, _x(multiple), bottom, stroke="#e6eaef")
-        canvas.text(_x(multiple), bottom + 18, f"{multiple}×", fill=MUTED, anchor="middle")
     for index, row in enumerate(rows):
         _draw_row(canvas, row, _TOP + _GAP / 2 + index * height)
-    canvas.line(_x(1), _TOP, _x(1), bottom + 4, stroke=VERMILION, width=2)
-    canvas.text(_x(1), bottom + 34, "limit", size=12.5, weight=600, fill=VERMILION, anchor="middle")
-    machine = f"{results['machine']['name']}, {results['date']}. Milliseconds: minima of runs in turns."
-    canvas.text(24, bottom + 56, machine, fill=MUTED)
-    return canvas.render(_WIDTH, bottom + 72, title, "; ".join(map(_told, rows)))
-
-
-def _x(multiple: float) -> float:
-    return _LEFT + (_RIGHT - _LEFT) * multiple / MOST
+    scale = f"Where the red mark stands further left, a time is above {MOST:g}× and all bars are drawn smaller."
+    machine = f"{results['machine']['name']}, {results['date']}; minima of runs in turns."
+    canvas.text(24, bottom + 18, scale, fill=MUTED)
+    canvas.text(24, bottom + 36, machine, fill=MUTED)
+    return canvas.render(_WIDTH, bottom + 52, title, "; ".join(map(_told, rows)))
 
 
 def _told(row: dict[str, Any]) -> str:
@@ -69,16 +62,16 @@ def _draw_row(canvas: Canvas, row: dict[str, Any], y: float) -> None:
     canvas.text(24, y + 25, model, size=14, weight=600)
     canvas.text(24, y + 42, shape, fill=MUTED)
     canvas.text(24, y + 57, f"limit {_time(row['limit_ms'])}", fill=VERMILION)
+    limit, top = row["limit_ms"], y
+    unit = (RIGHT - LEFT) / max(MOST, *(ms / limit for _, ms in ways(row) if ms is not None))
     for name, ms in ways(row):
-        end = _LEFT
+        end, told = LEFT, _time(ms)
         if ms is not None:
-            multiple = ms / row["limit_ms"]
-            end = _x(min(multiple, MOST))
-            told = f"{LABELS.get(name, name)} {_time(ms)}, {multiple:.2f} times the limit"
-            canvas.rect(_LEFT, y, end - _LEFT, _BAR, fill=COLOURS[name], title=told)
-            if multiple > MOST:  # two strokes across the bar
-                for shift in (-18, -12):
-                    canvas.line(end + shift, y + _BAR, end + shift + 5, y, stroke=PAPER, width=2)
+            end += unit * ms / limit
+            told += f", {ms / limit:.2f}×"
+            title = f"{LABELS.get(name, name)} {told}"
+            canvas.rect(LEFT, y, end - LEFT, _BAR, fill=COLOURS[name], title=title)
         ink, weight = (INK, 600) if name == "onepass" else (MUTED, 400)
-        canvas.text(end + 6, y + 9.5, _time(ms), size=11, fill=ink, weight=weight, halo=True)
+        canvas.text(end + 6, y + 9.5, told, size=11, fill=ink, weight=weight, halo=True)
         y += _STEP
+    canvas.line(LEFT + unit, top - 4, LEFT + unit, y + 2, stroke=VERMILION, width=2)

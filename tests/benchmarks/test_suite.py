@@ -16,7 +16,7 @@ from onepass.core.settings import Settings
 from onepass.cost.roofline import Traffic, estimate
 from published_models import FetchError
 from suite import BEGIN, END, Workload, put_between_markers, row_of, section
-from suite_svg import MOST, suite_svg
+from suite_svg import LEFT, MOST, RIGHT, suite_svg
 
 ROW_KEYS = {"workload", "threads", "onepass_ms", "unfused_ms", "peers", "ratio", "limit_ms", "medians"}
 
@@ -132,13 +132,16 @@ def bars(svg):
     return found
 
 
-def test_bars_are_multiples_of_the_limit_and_too_long_ones_are_cut():
-    svg = suite_svg(results(raced(ours=0.008, unfused=0.016, onnxruntime=0.012, openvino=0.1)))
+@pytest.mark.parametrize(("openvino", "shrunk"), [(0.024, 1.0), (0.064, 2.0)])
+def test_bars_and_mark_share_a_scale_on_which_every_bar_fits(openvino, shrunk):
+    svg = suite_svg(results(raced(ours=0.008, unfused=0.016, onnxruntime=0.012, openvino=openvino)))
     found = bars(svg)
     unit = found["onepass"]
+    assert unit == pytest.approx((RIGHT - LEFT) / MOST / shrunk)
     assert found["onepass, unfused"] == pytest.approx(2 * unit)
     assert found["onnxruntime"] == pytest.approx(1.5 * unit)
-    assert found["openvino"] == pytest.approx(MOST * unit)
+    assert found["openvino"] == pytest.approx(openvino / 0.008 * unit)
+    assert f'<line x1="{LEFT + unit:g}"' in svg
     assert "torch.compile" not in found and "did not run" in svg
     assert "http" not in svg.replace("http://www.w3.org/2000/svg", "")
 
