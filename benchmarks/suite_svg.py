@@ -41,7 +41,7 @@ def suite_svg(results: dict[str, Any]) -> str:
     bottom = _TOP + len(rows) * height
     for index, row in enumerate(rows):
         _draw_row(canvas, row, _TOP + _GAP / 2 + index * height)
-    scale = f"Where the red mark stands further left, a time is above {MOST:g}× and all bars are drawn smaller."
+    scale = f"Where a red mark stands further left, a time exceeds {MOST:g}× and its bars are drawn smaller."
     machine = f"{results['machine']['name']}, {results['date']}; minima of runs in turns."
     canvas.text(24, bottom + 18, scale, fill=MUTED)
     canvas.text(24, bottom + 36, machine, fill=MUTED)
