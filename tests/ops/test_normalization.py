@@ -40,6 +40,7 @@ def test_softmax_stages():
         ("max", "max"),
         ("exp", None),
         ("sum", "add"),
+        ("inverse", None),
         ("out", None),
     ]
     assert [axis.name for axis in stages[0].axes] == ["i0", "i2"]

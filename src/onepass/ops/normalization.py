@@ -15,7 +15,7 @@ import numpy as np
 from onepass.core.dtypes import DType
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import TensorType
-from onepass.loops.build import add, binary, cast, floordiv, idx, mul, sub, unary
+from onepass.loops.build import add, binary, cast, floordiv, fma, idx, mul, sub, unary
 from onepass.loops.ir import Const, Expr, Load
 from onepass.ops.opdef import Attrs, Axis, Compute, InputTypes, Lowering, define
 from onepass.ops.reductions import Rows, reduce_stage, square
@@ -52,8 +52,11 @@ def _softmax(types: InputTypes, attrs: Attrs) -> Lowering:
     shifted = binary("sub", cast(load("in0", x, rows.axes), dtype), cast(load_stage(top), dtype))
     exp = Compute("exp", dtype, rows.axes, unary("exp", shifted))
     total = rows.combine("sum", rows.at_inner("exp", dtype), "add")
-    out = Compute("out", x.dtype, rows.axes, cast(binary("div", load_stage(exp), load_stage(total)), x.dtype))
-    return Lowering((top, exp, total, out), ("out",))
+    # One division a row: the sum lies between 1 and the length of a row, so its inverse loses nothing.
+    inverse = Compute("inverse", dtype, rows.kept, calc("div", 1.0, load_stage(total)))
+    body = binary("mul", load_stage(exp), load_stage(inverse))
+    out = Compute("out", x.dtype, rows.axes, cast(body, x.dtype))
+    return Lowering((top, exp, total, inverse, out), ("out",))
 
 
 def _log_softmax(types: InputTypes, attrs: Attrs) -> Lowering:
@@ -139,8 +142,7 @@ def _normalized(
 def _scaled(
     stages: tuple[Compute, ...], value: Expr, x: TensorType, scale: Expr, bias: Expr | None
 ) -> Lowering:
-    body = binary("mul", value, scale)
-    body = body if bias is None else binary("add", body, bias)
+    body = binary("mul", value, scale) if bias is None else fma(value, scale, bias)
     return Lowering((*stages, Compute("out", x.dtype, loop_axes(x.shape), cast(body, x.dtype))), ("out",))
 
 
