@@ -9,6 +9,7 @@ from onepass.core.tensor import TensorType
 from onepass.forms.body import join
 from onepass.forms.nest import FormMismatch
 from onepass.forms.regions import Context, form_of, shape_region
+from onepass.loops.printer import print_kernel
 
 
 def normal(*shape, seed=1):
@@ -138,3 +139,13 @@ def test_what_has_no_form_says_why():
     )
     with pytest.raises(FormMismatch, match="outputs of different shapes"):
         shape_region(Context(graph, {}, machine(), 2, frozenset()), graph.nodes, graph.outputs)
+
+
+@pytest.mark.parametrize(("width", "pieces"), [(37, 3), (9000, 0)])
+def test_the_next_row_is_asked_for_while_a_short_one_is_first_read(width, pieces):
+    graph = graph_of({"x": (5, width)}, ("softmax", "x", {"axis": 1}))
+    context = Context(graph, {}, machine(), 2, frozenset())
+    text = print_kernel(shape_region(context, graph.nodes, ("v0",)).built.kernel)
+    first, *others = text.split("total0[")
+    assert first.count("prefetch p0[i0 + 1, ") == pieces
+    assert not any("prefetch" in other for other in others)

@@ -121,6 +121,10 @@ CASES: dict[str, tuple[Kernel, str]] = {
         in_acc(vector(Store("acc", (const(0), v), ZERO), stop=9)),
         "counts 9 lanes, and there are 8",
     ),
+    "register_lanes_from": (
+        in_acc(vector(Store("acc", (const(0), add(v, 5)), ZERO), stop=4)),
+        "index v + 5 of register buffer 'acc' counts 9 lanes, and there are 8",
+    ),
     "prefetch_register": (in_acc(Prefetch("acc", (const(0), const(0)))), "prefetch of register buffer 'acc'"),
     "condition": (kernel(If(const(1), ())), "condition 1 is not a bool"),
     "const_range": (value(const(-1, U8)), "a uint8 cannot be -1"),

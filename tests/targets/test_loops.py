@@ -209,3 +209,12 @@ def test_direct_convolution() -> None:
             exact += np.einsum("chwi,dcie->dhwe", window, weights[:, :, kh, kw], optimize=True)
     actual = run_native(kernel, arrays, workers=3)["y"]
     assert compare(actual, np.maximum(exact, 0), reduction_length=32 * 9).within
+
+
+def test_a_part_of_a_vector_register() -> None:
+    half = Buffer("h", F32, (L // 2,), "register")
+    whole = vector(Store("r", (V,), x(ROW, V)))
+    pair = binary("sub", r(V), r(add(V, L // 2)))
+    halves = vector(Store("h", (V,), pair), lanes=L // 2)
+    back = vector(Store("y", (ROW, add(V, 3)), Load("h", (V,), F32)), lanes=L // 2)
+    check((loop("i", N, (Alloc(register(L), (Alloc(half, (whole, halves, back)),)),)),))

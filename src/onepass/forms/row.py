@@ -22,12 +22,13 @@ from onepass.forms.traffic import COSTLY_INSTRUCTIONS, operation_instructions
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Stmt, Store
-from onepass.loops.walk import index_names, loads, subexpressions, substitute
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Prefetch, Stmt, Store
+from onepass.loops.walk import index_names, loads, statements, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
 STEP, UNROLLED = "step", "u"
-UNROLL = 4  # independent accumulators: covers the latency of an addition (4 cycles on Zen 4 and Skylake)
+UNROLL = 8  # independent accumulators: an addition takes 4 cycles on Zen 4 and Skylake, two start in each
+AHEAD_BYTES = 16 * 1024  # of the next row that are asked for: half of a first level of 32 KiB
 SCRATCH_LIMIT_BYTES = 256 * 1024  # a quarter of a 1 MiB L2; a longer row is computed again instead
 LONG_SUM = 128  # additions to one accumulator
 
@@ -140,19 +141,37 @@ class _RowBuilder:
         resolver.ranges |= {name: (0, extent - 1) for name, extent in order}
         resolver.pack_axes = (*order, (LANE, self.rows))
         resolver.bound, self.scratch = {}, {}
-        statements: list[Stmt] = []
+        found: list[Stmt] = []
         totals: list[Buffer] = []
+        self.ahead = self._next_row(order) if self.lane_axis is None else {}
         for name, p in self.passes.items():
             total = Buffer(f"total{len(totals)}", p.stage.dtype, (self.rows,), "register")
             place = tuple(resolver.simplify(substitute(e, at)) for e in p.at)
-            statements += self._pass(p, place, total, at)
+            found += self._pass(p, place, total, at)
+            self.ahead = {}
             resolver.bound[name] = partial(_read_total, p.stage, place, total)
             totals.append(total)
-        statements += self._write(at)
-        body = tuple(statements)
+        found += self._write(at)
+        body = tuple(found)
         for buffer in [*totals, *(kept.buffer for kept in self.scratch.values())]:
             body = (Alloc(buffer, body),)
         return named_loops(order, body)
+
+    def _next_row(self, order: Sequence[tuple[str, int]]) -> dict[str, Expr]:
+        """The indices that give the row after this one, {} where it is too long to be fetched now."""
+        size = max((math.prod(axis.extent for axis in p.axes) * p.stage.dtype.size_bytes
+                    for p in self.passes.values()), default=0)  # fmt: skip
+        name = next((name for name, extent in reversed(order) if extent > 1), None)
+        return {} if name is None or size > AHEAD_BYTES else {name: add(idx(name), 1)}
+
+    def _fetch(self, body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+        """While a row is first read, asks for the same places of the next one, which then waits less."""
+        moved = {**self.ahead, LANE: const(0)}
+        read = (load for s in statements(body) if isinstance(s, Store) for load in loads(s.value))
+        for load in dict.fromkeys(read):
+            if any(index_names(e) & set(self.ahead) for e in load.indices):
+                where = (self.resolver.simplify(substitute(e, moved)) for e in load.indices)
+                yield Prefetch(load.buffer, tuple(where))
 
     def _pass(self, p: _Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
         """One reduction over the row: accumulators, loops, and their sum in `total`."""
@@ -219,7 +238,8 @@ class _RowBuilder:
         exprs = row | ({axes[-1].name: resolver.simplify(position)} if axes else {})
         self.row_places = {exprs[axis.name]: axis.extent for axis in axes if axis.extent > 1}
         resolver.kept = {name: self._keep for name in self.costly if name not in resolver.bound}
-        body = (loop(UNROLLED, count, resolver.vector_loop(lanes, lambda: make(exprs)), "unroll"),)
+        body = resolver.vector_loop(lanes, lambda: make(exprs))
+        body = (loop(UNROLLED, count, (*self._fetch(body), *body), "unroll"),)
         loops = [(STEP, piece.count), *((axis.name, axis.extent) for axis in reversed(axes[:-1]))]
         return list(_nested(loops, body, fold))
 
@@ -269,19 +289,34 @@ class _RowBuilder:
         self._bind_scratch()
         found: list[Stmt] = []
         terms: list[Expr] = []
+        halves: list[Buffer] = []
         for buffer in accumulators:
             count, lanes = buffer.shape
             parts = [Load(buffer.name, (const(u), idx(LANE)), buffer.dtype) for u in range(count)]
             if self.lane_axis is not None:
                 terms += parts
                 continue
-            if count > 1:
-                store = Store(buffer.name, (const(0), idx(LANE)), _balanced(combine, parts))
-                found.append(loop(LANE, lanes, (store,), "vector"))
-            terms += [Load(buffer.name, (const(0), const(lane)), buffer.dtype) for lane in range(lanes)]
+            value = _balanced(combine, parts)
+            while lanes > 1:
+                # The upper half of the lanes onto the lower one.
+                name = f"{buffer.name}_{lanes}"
+                halves.append(Buffer(name, buffer.dtype, (lanes,), "register"))
+                found.append(loop(LANE, lanes, (Store(name, (idx(LANE),), value),), "vector"))
+                if lanes % 2:
+                    break
+                lanes //= 2
+                low, high = (Load(name, (add(idx(LANE), at),), buffer.dtype) for at in (0, lanes))
+                value = binary(combine, low, high)
+            if lanes == 1:
+                terms.append(substitute(value, {LANE: const(0)}))
+            else:
+                terms += [Load(halves[-1].name, (const(lane),), buffer.dtype) for lane in range(lanes)]
         value = _balanced(combine, terms) if terms else initial_value(combine, total.dtype)
         found.append(loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), value),), "vector"))
-        return found
+        body = tuple(found)
+        for half in halves:
+            body = (Alloc(half, body),)
+        return list(body)
 
     def _write(self, at: dict[str, Expr]) -> list[Stmt]:
         """The last pass: every output at every place of the row."""

@@ -16,8 +16,8 @@ Meaning, where it is not obvious:
   stores, all lanes run at once as one vector of `stop` elements; iterations are independent).
 * `Buffer.home`: `memory` (a parameter), `cache` (scratch of one worker, allocated by `Alloc`),
   `register` (allocated by `Alloc`; must be indexed by constants once unrolled, except that the
-  last index may be the vector variable: the innermost dimension is held as one vector value;
-  targets carry the elements through serial loops as SSA values).
+  last index may be the vector variable, or it plus a literal: the innermost dimension is held as
+  one vector value; targets carry the elements through serial loops as SSA values).
 * `Select` is lazy: a `Load` in the arm that is not chosen is not performed. So a guarded load
   never reads outside its buffer.
 * Floating point is IEEE, no fast-math: `Fma` rounds once, and nothing else is contracted.

@@ -144,10 +144,14 @@ def _verify_access(name: str, indices: tuple[ir.Expr, ...], scope: _Scope) -> ir
 
 def _verify_lane(index: ir.Expr, buffer: ir.Buffer, last: bool, scope: _Scope) -> None:
     text = f"index {print_expr(index)} of register buffer '{buffer.name}'"
+    first = 0
+    match index:
+        case ir.Binary(op="add", a=ir.Index() as lane, b=ir.Const(value=value)):
+            index, first = lane, int(value)
     if not (last and isinstance(index, ir.Index) and index.name == scope.vector):
         scope.fail(f"{text} is neither static nor the vector variable in last place")
-    if scope.lanes > buffer.shape[-1]:
-        scope.fail(f"{text} counts {scope.lanes} lanes, and there are {buffer.shape[-1]}")
+    if first < 0 or first + scope.lanes > buffer.shape[-1]:
+        scope.fail(f"{text} counts {first + scope.lanes} lanes, and there are {buffer.shape[-1]}")
 
 
 def _is_static(expr: ir.Expr, unrolled: frozenset[str]) -> bool:
