@@ -15,7 +15,8 @@ from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
 from onepass.loops.walk import statements
 from onepass.targets.llvm.address import Scope
 from onepass.targets.llvm.expressions import Expressions
-from onepass.targets.llvm.writer import Lines, stored_type, type_of
+from onepass.targets.llvm.interleave import in_turns, mixed_iterations
+from onepass.targets.llvm.writer import Lines, flatten, stored_type, type_of
 
 
 def width_of(buffer: Buffer) -> int:
@@ -32,6 +33,7 @@ class Statements(Expressions):
         self.allocas: Lines = []
         self._places: dict[tuple[str, int], str] = {}
         self._stored: dict[int, frozenset[str]] = {}
+        self._mixed: dict[int, int] = {}
 
     def statement(self, stmt: Stmt) -> None:
         """Writes one statement."""
@@ -89,9 +91,19 @@ class Statements(Expressions):
     def _unroll(self, stmt: For, start: int, stop: int) -> None:
         positions = range(start, stop, stmt.step)
         before = self.enter("unroll", stmt.index, (positions[0], positions[-1]))
-        for position in positions:
-            self.consts[stmt.index] = position
-            self.statements(stmt.body)
+        if id(stmt) not in self._mixed:
+            self._mixed[id(stmt)] = mixed_iterations(stmt, self.target.vector_registers, self.roots)
+        width, outer = self._mixed[id(stmt)], self.lines
+        for first in range(0, len(positions), width):
+            parts: list[Lines] = []
+            for position in positions[first : first + width]:
+                self.lines = Lines() if width > 1 else outer
+                parts.append(self.lines)
+                self.consts[stmt.index] = position
+                self.statements(stmt.body)
+            self.lines = outer
+            if width > 1:
+                self.lines += in_turns([flatten(part) for part in parts])
         del self.consts[stmt.index]
         self.leave(before)
 
