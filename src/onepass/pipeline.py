@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,6 +32,7 @@ from onepass.graph.verify import verify as verify_graph
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
 from onepass.loops.verify import verify as verify_kernel
+from onepass.loops.walk import scratch_of
 from onepass.ops.opdef import Array
 from onepass.runtime.arena import Lifetime, plan_arena
 from onepass.runtime.host import memory_bytes
@@ -81,6 +82,7 @@ class _Placed:
     region: int
     kernel: Kernel
     args: tuple[str, ...]
+    scratch_bytes: int
 
 
 def compile_graph(
@@ -155,18 +157,22 @@ def _place(
         verify_kernel(built.kernel)
     text = print_kernel(built.kernel)
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:24]
+    made = ChainMap(dict(built.made), shaped.body.constants, dict(context.graph.constants))
     args = []
     for arg in built.args:
         if arg in built.packed:
             label = _packed_label(built.packed[arg])
-            wanted[label] = (built.packed[arg], _constant(context, shaped, built.packed[arg].source))
-        elif arg in shaped.body.constants or arg in context.graph.constants:
+            wanted[label] = (built.packed[arg], made[built.packed[arg].source])
+        elif arg in made:
             label = f"constant:{arg}"
-            wanted[label] = (None, _constant(context, shaped, arg))
+            wanted[label] = (None, made[arg])
         else:
             label = arg
         args.append(label)
-    return _Placed(number, replace(built.kernel, name=name), tuple(args))
+    scratch_bytes = scratch_of(built.kernel).size_bytes * context.workers
+    if scratch_bytes:
+        args.append(f"scratch:{number}")
+    return _Placed(number, replace(built.kernel, name=name), tuple(args), scratch_bytes)
 
 
 def _checks() -> bool:
@@ -190,11 +196,6 @@ def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Ar
 
 def _packed_label(packed: Packed) -> str:
     return f"packed:{packed.source}:{hashlib.sha256(repr(packed).encode()).hexdigest()[:16]}"
-
-
-def _constant(context: Context, shaped: Shaped, name: str) -> Array:
-    made = shaped.body.constants.get(name)
-    return made if made is not None else context.graph.constants[name]
 
 
 def _machine_code(
@@ -230,13 +231,16 @@ def _allocate(
             source[node.outputs[0]] = source.get(node.inputs[0], node.inputs[0])
     first: dict[str, int] = {}
     last: dict[str, int] = {}
+    scratch = {item.args[-1]: item.scratch_bytes for item in placed if item.scratch_bytes}
     for at, item in enumerate(placed):
         for arg in item.args:
             name = source.get(arg, arg)
             first.setdefault(name, at)
             last[name] = len(placed) if keep else at
     lives = [
-        Lifetime(name, value_bytes(graph, context.layouts, name), first[name], last[name])
+        Lifetime(
+            name, scratch.get(name) or value_bytes(graph, context.layouts, name), first[name], last[name]
+        )
         for name in first
         if name not in slots
     ]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onepass.loops.interpret import interpret
 from onepass.loops.ir import Kernel
 from onepass.loops.verify import verify
+from onepass.loops.walk import scratch_of
 from onepass.targets.llvm.compile import compile_ir, link
 from onepass.targets.llvm.description import TargetDescription, describe_host
 from onepass.targets.llvm.emit import emit, symbol_of
@@ -36,9 +37,9 @@ def run_native(
     symbol = symbol_of(kernel)
     code = link({symbol: compile_ir(emit(kernel, target), target)})
     out = {name: aligned(array) for name, array in arrays.items()}
-    pointers = (ctypes.c_void_p * max(1, len(kernel.params)))(
-        *[out[buffer.name].ctypes.data for buffer in kernel.params]
-    )
+    scratch = aligned(np.zeros(workers * scratch_of(kernel).size_bytes, np.uint8))
+    addresses = [*(out[buffer.name].ctypes.data for buffer in kernel.params), scratch.ctypes.data]
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address(symbol))
     for worker in range(workers):
         function(pointers, worker, workers)

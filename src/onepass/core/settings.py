@@ -20,5 +20,5 @@ class Settings:
     threads: int | None = None
     fuse: str = "auto"
     shapes: dict[str, Shape] = field(default_factory=dict)
-    rewrites: frozenset[str] = frozenset({"fold_batch_norm"})
+    rewrites: frozenset[str] = frozenset({"fold_batch_norm", "winograd"})
     cache: bool = True

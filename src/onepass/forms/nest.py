@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from onepass.core.dtypes import DType
 from onepass.forms.body import Body
@@ -37,7 +37,7 @@ from onepass.loops.ir import (
 )
 from onepass.loops.numerics import limits
 from onepass.loops.walk import index_names, loads, statements, substitute
-from onepass.ops.opdef import Axis, Combine, Compute
+from onepass.ops.opdef import Array, Axis, Combine, Compute
 
 VECTOR, TILE, ROW = "vec", "pixel", "tile"
 MIN_STEPS_TO_PREFETCH = 8  # of a reduction: one that is shorter ends before the line is there
@@ -47,13 +47,14 @@ MIN_STEPS_TO_PREFETCH = 8  # of a reduction: one that is shorter ends before the
 class Built:
     """A kernel, the value or packed constant behind each parameter, and how to pack those.
 
-    `kept` names the stages that it keeps in a scratch row.
+    `kept` names the stages that it keeps in a scratch row; `made` holds constants that it brings along.
     """
 
     kernel: Kernel
     args: tuple[str, ...]
     packed: dict[str, Packed]
     kept: frozenset[str] = frozenset()
+    made: Mapping[str, Array] = field(default_factory=dict)
 
 
 class FormMismatch(Exception):

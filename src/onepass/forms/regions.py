@@ -18,13 +18,15 @@ from onepass.forms.choose import choose_schedule, is_product, operand_loads, til
 from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
+from onepass.forms.winograd import WinogradSchedule, build_winograd
+from onepass.forms.winograd_choice import choose_winograd
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
 from onepass.loops.ir import Index, Load
 from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
-Form = Literal["pointwise", "contraction", "window", "row"]
+Form = Literal["pointwise", "contraction", "winograd", "window", "row"]
 WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs more accumulators than a window
 
 
@@ -37,6 +39,7 @@ class Shaped:
     body: Body
     form: Form
     estimate: Estimate
+    winograd: WinogradSchedule | None = None
     built: Built | None = None
 
 
@@ -98,7 +101,11 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     kept = built.kept if built is not None else frozenset()
     traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency, kept)
     guess = estimate(traffic, context.machine, context.workers)
-    return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built)
+    if form == "contraction" and "winograd" in context.rewrites:
+        found = choose_winograd(body, graph, context.layouts, context.machine, context.workers, guess.seconds)
+        if found is not None:
+            return Shaped(tuple(nodes), tuple(outputs), body, "winograd", found[1], found[0])
+    return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
 
 
 def _check_space(body: Body, form: Form) -> None:
@@ -157,5 +164,7 @@ def build_region(context: Context, shaped: Shaped) -> Built:
     """The kernel of a shaped region; raises `FormMismatch` where the form does not fit after all."""
     if shaped.built is not None:
         return shaped.built
+    if shaped.winograd is not None:
+        return build_winograd(shaped.body, context.graph, context.layouts, shaped.winograd)
     schedule = choose_schedule(shaped.body, context.graph, context.layouts, context.machine)
     return build_nest(shaped.body, context.graph, context.layouts, schedule)

@@ -88,7 +88,7 @@ class Groups:
         readers = [at for at in self.consumers_of[value] if at in consumer.members]
         in_place = all(rules.same_space(graph, graph.nodes[at], value) for at in readers)
         leaves = not copied and value in self.leaving(producer.members | consumer.members)
-        if consumer.shaped.form in ("contraction", "window"):
+        if consumer.shaped.form in ("contraction", "winograd", "window"):
             return self._prologue_refusal(producer, consumer, value, leaves)
         if producer.shaped.form != "pointwise":
             if consumer.shaped.form == "row":

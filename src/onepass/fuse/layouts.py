@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from onepass.core.tensor import TensorType
+from onepass.forms.winograd import POINTS, shape_of
 from onepass.fuse.rules import reads
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads
@@ -92,6 +93,9 @@ def _wanted_border(load: Load, stage: Compute, kind: TensorType) -> Pads:
     ranges: dict[str, Range] = {
         axis.name: (0, max(0, axis.extent - 1)) for axis in (*stage.axes, *stage.reduce_axes)
     }
+    if shape_of(stage) is not None:
+        edge = max(POINTS)
+        ranges |= {axis.name: (0, -(-axis.extent // edge) * edge - 1) for axis in stage.axes[2:]}
     reached = [range_of(index, ranges) for index in load.indices]
     pads = [
         (max(0, -low), max(0, high - extent + 1))

@@ -28,6 +28,7 @@ Meaning, where it is not obvious:
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -146,6 +147,11 @@ class Buffer:
     dtype: DType
     shape: tuple[int, ...]
     home: Home = "memory"
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all elements."""
+        return math.prod(self.shape) * self.dtype.size_bytes
 
 
 class Stmt:

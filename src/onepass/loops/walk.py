@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from onepass.loops import ir
 
@@ -15,6 +16,9 @@ _OPERANDS: Mapping[type[ir.Expr], Callable[..., tuple[ir.Expr, ...]]] = {
     ir.Fma: lambda e: (e.a, e.b, e.c),
     ir.Select: lambda e: (e.condition, e.yes, e.no),
 }
+
+
+LINE_BYTES, PAGE_BYTES = 64, 4096
 
 
 def children(expr: ir.Expr) -> tuple[ir.Expr, ...]:
@@ -90,3 +94,24 @@ def statements(body: tuple[ir.Stmt, ...]) -> Iterator[ir.Stmt]:
         yield stmt
         if isinstance(stmt, ir.For | ir.If | ir.Alloc):
             yield from statements(stmt.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Where the `cache` buffers of a kernel lie in the block of one worker: byte offsets by name and size."""
+
+    offsets: Mapping[tuple[str, int], int]
+    size_bytes: int
+
+
+def scratch_of(kernel: ir.Kernel) -> Scratch:
+    """The scratch of one worker, a whole number of pages; buffers of one name and size share a place."""
+    offsets: dict[tuple[str, int], int] = {}
+    end = 0
+    for stmt in statements(kernel.body):
+        if isinstance(stmt, ir.Alloc) and stmt.buffer.home == "cache":
+            key = (stmt.buffer.name, stmt.buffer.size_bytes)
+            if key not in offsets:
+                offsets[key] = end
+                end += -(-key[1] // LINE_BYTES) * LINE_BYTES
+    return Scratch(offsets, -(-end // PAGE_BYTES) * PAGE_BYTES)

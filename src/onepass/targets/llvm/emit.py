@@ -2,7 +2,8 @@
 
 In: a `Kernel` and a `TargetDescription`. Out: text with one exported function,
 `void SYMBOL(ptr args, i64 worker, i64 workers)`: `args` is an array of pointers, one for each
-parameter in order, to memory aligned to 16 bytes that does not overlap. Each worker calls it once.
+parameter in order, to memory aligned to 16 bytes that does not overlap, and, if the kernel has `cache`
+buffers, one more to `scratch_of(kernel).size_bytes` bytes for each worker. Each worker calls it once.
 A statement outside of any parallel loop that writes to a parameter is run by worker 0 alone.
 """
 
@@ -12,7 +13,7 @@ import re
 
 from onepass.core.dtypes import BOOL
 from onepass.loops.ir import Alloc, Const, For, If, Kernel, Stmt, Store
-from onepass.loops.walk import statements
+from onepass.loops.walk import Scratch, scratch_of, statements
 from onepass.targets.llvm.description import TargetDescription
 from onepass.targets.llvm.statements import Statements
 from onepass.targets.llvm.writer import Lines, flatten
@@ -39,11 +40,13 @@ class _Emitter(Statements):
         self.reset(prologue)
         for i, buffer in enumerate(kernel.params):
             self.buffers[buffer.name], self.roots[buffer.name] = buffer, f"%p{i}"
+        scratch = scratch_of(kernel)
+        self.scratch = {key: f"%s{i}" for i, key in enumerate(scratch.offsets)}
         self._top(kernel.body, kernel)
         self.do("ret void")
         symbol = symbol_of(kernel)
-        body = flatten([self.allocas, *self.lines])
-        return "\n".join([*self._header(kernel, symbol), *body, "}", *self._footer()]) + "\n"
+        body = flatten(self.lines)
+        return "\n".join([*self._header(kernel, symbol, scratch), *body, "}", *self._footer()]) + "\n"
 
     def _top(self, body: tuple[Stmt, ...], kernel: Kernel) -> None:
         """Statements that are not in a loop yet."""
@@ -63,7 +66,7 @@ class _Emitter(Statements):
             else:
                 self.statement(stmt)
 
-    def _header(self, kernel: Kernel, symbol: str) -> list[str]:
+    def _header(self, kernel: Kernel, symbol: str, scratch: Scratch) -> list[str]:
         pointers = "".join(
             f"ptr noalias align 16{'' if buffer.name in self.written else ' readonly'} %p{i}, "
             for i, buffer in enumerate(kernel.params)
@@ -73,6 +76,14 @@ class _Emitter(Statements):
             out.append(f"  %a{i} = getelementptr i8, ptr %args, i64 {8 * i}")
             out.append(f"  %p{i} = load ptr, ptr %a{i}, align 8")
         arguments = "".join(f"ptr %p{i}, " for i in range(len(kernel.params)))
+        if scratch.offsets:
+            out.append(f"  %a = getelementptr i8, ptr %args, i64 {8 * len(kernel.params)}")
+            out += ["  %all = load ptr, ptr %a, align 8", f"  %own = mul i64 %worker, {scratch.size_bytes}"]
+            out.append("  %scratch = getelementptr i8, ptr %all, i64 %own")
+        for name, offset in zip(self.scratch.values(), scratch.offsets.values(), strict=True):
+            out.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
+            arguments += f"ptr {name}, "
+            pointers += f"ptr noalias align 64 {name}, "
         out.append(f"  tail call void @{symbol}.body({arguments}i64 %worker, i64 %workers)")
         out += ["  ret void", "}"]
         out.append(

@@ -25,13 +25,12 @@ def width_of(buffer: Buffer) -> int:
 
 
 class Statements(Expressions):
-    """Adds statements; `allocas` collects the scratch buffers of the function."""
+    """Adds statements; `scratch` says which pointer of the function each scratch buffer is."""
 
     def begin(self) -> None:
         """Forgets everything; a function starts."""
         super().begin()
-        self.allocas: Lines = []
-        self._places: dict[tuple[str, int], str] = {}
+        self.scratch: dict[tuple[str, int], str] = {}
         self._stored: dict[int, frozenset[str]] = {}
         self._mixed: dict[int, int] = {}
 
@@ -199,13 +198,7 @@ class Statements(Expressions):
         if buffer.home == "register":
             self.registers[buffer.name] = ["poison"] * math.prod(buffer.shape[:-1])
         else:
-            size = max(1, math.prod(buffer.shape) * buffer.dtype.size_bytes)
-            # An unrolled loop defines the buffer again and again: one place will do.
-            root = self._places.get((buffer.name, size))
-            if root is None:
-                root = self._places[buffer.name, size] = self.name()
-                self.allocas.append(f"  {root} = alloca [{size} x i8], align 64")
-            self.roots[buffer.name] = root
+            self.roots[buffer.name] = self.scratch[buffer.name, buffer.size_bytes]
 
     def undefine(self, buffer: Buffer) -> None:
         """Ends it."""
