@@ -62,7 +62,8 @@ def choose_winograd(
     if data not in graph.types or blocks != {lanes} or lanes == 1:
         return None
     plain = region_traffic(body, graph, layouts, machine, workers, 1.0)
-    level = serving_level(sum(array.nbytes for array in graph.constants.values()), machine, workers)
+    footprint = sum(array.nbytes for array in graph.constants.values())  # all of them stream past in a run
+    level = serving_level(max(footprint, plain.compulsory_bytes // 2), machine, workers)
     best: tuple[WinogradSchedule, Estimate] | None = None
     for edge in POINTS:
         if reaches(shape, edge, layout, graph.types[data].shape[2:]):
