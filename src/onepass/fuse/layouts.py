@@ -63,38 +63,39 @@ def _copy_padded_inputs(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes), types=types)
 
 
-def _wanted_borders(graph: Graph, node: Node) -> dict[str, Pads]:
-    """The border of zeros that `node` wants around each of its inputs."""
+def _wanted_borders(graph: Graph, node: Node, edge: int = 1) -> dict[str, Pads]:
+    """The border of zeros that `node` wants around its inputs, for 3x3 windows in whole tiles of `edge`."""
     wanted: dict[str, Pads] = {}
     for stage in graph.lowering(node).stages:
         for load in loads(stage.body):
             if load.fill == 0 and load.buffer.startswith("in") and stage.reduce_axes:
                 name = node.inputs[int(load.buffer[2:])]
-                pads = _wanted_border(load, stage, graph.types[name])
+                pads = _wanted_border(load, stage, graph.types[name], edge)
                 if name not in graph.constants and pads:
                     wanted[name] = _larger(wanted.get(name, ()), pads)
     return wanted
 
 
 def _borders(graph: Graph) -> dict[str, Pads]:
-    borders: dict[str, Pads] = {}
-    for node in graph.nodes:
-        for name, pads in _wanted_borders(graph, node).items():
-            borders[name] = _larger(borders.get(name, ()), pads)
-    return {
-        name: pads
-        for name, pads in borders.items()
-        if Layout(1, pads).physical_size(graph.types[name].shape)
-        <= MAX_BORDER_GROWTH * max(1, graph.types[name].size)
-    }
+    """The border of each value that windows pad: as far as whole tiles reach, where that is not too large."""
+    found: dict[str, Pads] = {}
+    for edge in (1, max(POINTS)):
+        borders: dict[str, Pads] = {}
+        for node in graph.nodes:
+            for name, pads in _wanted_borders(graph, node, edge).items():
+                borders[name] = _larger(borders.get(name, ()), pads)
+        for name, pads in borders.items():
+            shape = graph.types[name].shape
+            if Layout(1, pads).physical_size(shape) <= MAX_BORDER_GROWTH * max(1, math.prod(shape)):
+                found[name] = pads
+    return found
 
 
-def _wanted_border(load: Load, stage: Compute, kind: TensorType) -> Pads:
+def _wanted_border(load: Load, stage: Compute, kind: TensorType, edge: int) -> Pads:
     ranges: dict[str, Range] = {
         axis.name: (0, max(0, axis.extent - 1)) for axis in (*stage.axes, *stage.reduce_axes)
     }
     if shape_of(stage) is not None:
-        edge = max(POINTS)
         ranges |= {axis.name: (0, -(-axis.extent // edge) * edge - 1) for axis in stage.axes[2:]}
     reached = [range_of(index, ranges) for index in load.indices]
     pads = [
