@@ -149,3 +149,18 @@ def test_the_next_row_is_asked_for_while_a_short_one_is_first_read(width, pieces
     first, *others = text.split("total0[")
     assert first.count("prefetch p0[i0 + 1, ") == pieces
     assert not any("prefetch" in other for other in others)
+
+
+@pytest.mark.parametrize("size", [(5, 3), (1, 1), (4, 9)])
+def test_a_group_is_summed_once_and_not_for_each_of_its_channels(size):
+    graph = graph_of(
+        {"x": (2, 6, *size)},
+        ("group_normalization", "x s b", {"num_groups": 2}),
+        ("sigmoid", "v0", {}),
+        ("mul", "v0 v1", {}),
+        constants={"s": normal(6), "b": normal(6, seed=2)},
+    )
+    check(graph)
+    context = Context(graph, {}, machine(), 2, frozenset())
+    kernel = shape_region(context, graph.nodes, ("v2",)).built.kernel
+    assert kernel.body[0].stop.value == 2 * 2

@@ -22,7 +22,7 @@ from onepass.forms.traffic import COSTLY_INSTRUCTIONS, operation_instructions
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Prefetch, Stmt, Store
+from onepass.loops.ir import Alloc, Binary, Buffer, Const, Expr, For, Load, Prefetch, Stmt, Store
 from onepass.loops.walk import index_names, loads, statements, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
@@ -63,9 +63,10 @@ class _RowBuilder:
         self.body, self.lanes = body, lanes
         self.resolver = Resolver(body, graph, layouts)
         self.axes = tuple(Axis(f"i{k}", axis.extent) for k, axis in enumerate(body.output.axes))
-        self.passes: dict[str, _Pass] = {}
-        self.seen: list[Expr] = []
+        self.point: Indices = tuple(idx(axis.name) for axis in self.axes)
         self._collect_passes()
+        if self._split_groups():
+            self._collect_passes()
         used = frozenset().union(*(index_names(e) for p in self.passes.values() for e in p.at))
         names = {axis.name for axis in self.axes}
         if used - names:
@@ -84,13 +85,40 @@ class _RowBuilder:
     def _collect_passes(self) -> None:
         """Finds each reduction's place in the row, those that others need first."""
         resolver = self.resolver
+        self.passes: dict[str, _Pass] = {}
+        self.seen: list[Expr] = []
         for axis in self.axes:
             resolver.ranges[axis.name] = (0, axis.extent - 1)
         for stage in self.body.reductions():
             resolver.bound[stage.name] = partial(self._note, stage)
-        point = tuple(idx(axis.name) for axis in self.axes)
         for name in self.body.outputs:
-            self.seen.append(resolver.value(name, point))
+            self.seen.append(resolver.value(name, self.point))
+
+    def _split_groups(self) -> bool:
+        """Cuts an axis in two where each `width` places share a total: the groups, and the places in one.
+
+        Else each of the places would compute the total of its group again. Where channels are blocked they
+        do: lanes of one vector may belong to several groups.
+        """
+        body, resolver = self.body, self.resolver
+        if any(resolver.layout(name).block > 1 for name in (*body.inputs, *body.outputs)):
+            return False
+        found = [e for p in self.passes.values() for index in p.at for e in subexpressions(index)]
+        for axis in self.axes:
+            whole = idx(axis.name)
+            groups = [e for e in found if isinstance(e, Binary) and e.op == "floordiv" and e.a == whole]
+            divisors = {e.b.value for e in groups if isinstance(e.b, Const)}
+            if len(divisors) != 1 or len(groups) != found.count(whole):
+                continue
+            width = int(divisors.pop())
+            if axis.extent % width == 0:
+                group = Axis(f"{axis.name}_group", axis.extent // width)
+                place = add(mul(idx(group.name), width), whole)
+                self.point = tuple(substitute(e, {axis.name: place}) for e in self.point)
+                cut = (group, Axis(axis.name, width))
+                self.axes = tuple(a for old in self.axes for a in (cut if old is axis else (old,)))
+                return True
+        return False
 
     def _note(self, stage: Compute, indices: Indices) -> Expr:
         known = self.passes.get(stage.name)
@@ -325,7 +353,7 @@ class _RowBuilder:
         row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in self.axes} | at
 
         def stores(exprs: dict[str, Expr]) -> list[Store]:
-            return resolver.outputs(tuple(resolver.simplify(exprs[axis.name]) for axis in self.axes))
+            return resolver.outputs(tuple(resolver.simplify(substitute(e, exprs)) for e in self.point))
 
         if not self.inner:
             return self._loops((), Segment(0, 1, 1), 1, self.rows, row, stores)
