@@ -5,7 +5,9 @@ In: text from `emit`. Out: bytes that can be cached on disk, then `LinkedCode`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import llvmlite.binding as llvm  # type: ignore[import-untyped]
@@ -14,6 +16,9 @@ from onepass.core.errors import InternalError
 from onepass.targets.llvm.description import TargetDescription
 
 LONG_KERNEL_LINES = 900
+CONSTANTS_STAY = "; constants stay where they are used\n"
+"""First line of a text in which no constant may move out of the loop that uses it."""
+_switching = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -21,9 +26,6 @@ def _initialize() -> None:
     # The order in which a tile is emitted is the order that fits the registers. LLVM's machine scheduler
     # moves loads up until a 14x2 tile spills 255 times and halves its speed (docs/design/0003).
     llvm.set_option("onepass", "-enable-misched=false")
-    # Moving constants out of the outer loops keeps them in registers that the tile inside needs: 124 spills
-    # in a 14x2 tile of the Winograd form, 2 without.
-    llvm.set_option("onepass", "-disable-machine-licm")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
@@ -68,17 +70,28 @@ def _optimized(text: str, target: TargetDescription, machine: llvm.TargetMachine
     return module
 
 
+@contextlib.contextmanager
+def _moving_constants(text: str) -> Iterator[None]:
+    """Has LLVM move constants out of loops, but not in `text` that begins with `CONSTANTS_STAY`."""
+    with _switching:  # the switch is one for the whole process
+        off = "true" if text.startswith(CONSTANTS_STAY) else "false"
+        llvm.set_option("onepass", f"-disable-machine-licm={off}")
+        yield
+
+
 def compile_ir(text: str, target: TargetDescription) -> bytes:
     """The object file of LLVM IR text, optimized; raises InternalError for text that is not LLVM IR."""
     machine = _machine(target)
-    return bytes(machine.emit_object(_optimized(text, target, machine)))
+    with _moving_constants(text):
+        return bytes(machine.emit_object(_optimized(text, target, machine)))
 
 
 def assembly(text: str, target: TargetDescription) -> str:
     """Assembly of the optimized code, with LLVM's comments on spills."""
     machine = _machine(target)
     machine.set_asm_verbosity(True)
-    return str(machine.emit_assembly(_optimized(text, target, machine)))
+    with _moving_constants(text):
+        return str(machine.emit_assembly(_optimized(text, target, machine)))
 
 
 class LinkedCode:
