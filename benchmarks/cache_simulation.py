@@ -122,7 +122,10 @@ def build(compiled: Compiled, target: TargetDescription, inputs: Sequence[Array]
             size += array.nbytes
         image.truncate(size)
     slots = [program.slots[name] for launch in program.launches for name in launch.args]
-    offsets = [int(slot[1]) if slot[0] == "arena" else starts[slot] for slot in slots]
+    offsets = [
+        int(slot[1]) if slot[0] == "arena" else starts[slot[:2]] + (slot[2] if len(slot) == 3 else 0)
+        for slot in slots
+    ]
     first = itertools.accumulate((len(launch.args) for launch in program.launches[:-1]), initial=0)
     symbols = [launch.symbol for launch in program.launches]
     source = DRIVER % {

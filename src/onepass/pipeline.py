@@ -27,7 +27,14 @@ from onepass.fuse.layouts import assign_layouts
 from onepass.fuse.plan import Plan
 from onepass.fuse.planner import FuseMode, make_plan
 from onepass.graph.ir import Graph
-from onepass.graph.passes import drop_dead_nodes, fold_constants, simplify_views, split_to_slices
+from onepass.graph.layout import PLAIN
+from onepass.graph.passes import (
+    drop_dead_nodes,
+    fold_constants,
+    simplify_concats,
+    simplify_views,
+    split_to_slices,
+)
 from onepass.graph.verify import verify as verify_graph
 from onepass.loops.ir import Kernel
 from onepass.loops.printer import print_kernel
@@ -44,7 +51,7 @@ from onepass.targets.llvm.description import TargetDescription
 from onepass.targets.llvm.emit import emit
 from onepass.targets.llvm.parallel import compile_many
 
-GRAPH_PASSES = (split_to_slices, simplify_views, fold_constants, drop_dead_nodes)
+GRAPH_PASSES = (split_to_slices, simplify_views, simplify_concats, fold_constants, drop_dead_nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,32 +226,37 @@ def _machine_code(
 def _allocate(
     context: Context, plan: Plan, placed: list[_Placed], constants: Collection[str], keep: bool
 ) -> tuple[dict[str, Slot], int]:
-    """Where every buffer lies; views lie where their source does."""
+    """Where every buffer lies: a view where its source does, a part in its whole."""
     graph = context.graph
     slots: dict[str, Slot] = {name: ("constant", name) for name in constants}
     slots |= {name: ("input", at) for at, name in enumerate(graph.inputs)}
     slots |= {name: ("output", at) for at, name in enumerate(graph.outputs)}
-    source: dict[str, str] = {}
-    for region in plan.regions:
-        if region.form == "view":
-            node = region.nodes[0]
-            source[node.outputs[0]] = source.get(node.inputs[0], node.inputs[0])
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
+    views = [region.nodes[0] for region in plan.regions if region.form == "view"]
+    renamed = {node.outputs[0]: node.inputs[0] for node in views if node.opdef.view}
+
+    def buffer(name: str) -> tuple[str, int]:
+        """The buffer that holds `name`, and from which byte on."""
+        kind, layout = graph.types[name], context.layouts.get(name, PLAIN)
+        if name in renamed or layout.place is not None:
+            whole, start = buffer(layout.place.whole if layout.place else renamed[name])
+            return whole, start + layout.offset(kind.shape) * kind.dtype.size_bytes
+        return name, 0
+
     scratch = {item.args[-1]: item.scratch_bytes for item in placed if item.scratch_bytes}
+    found = {name: buffer(name) for item in placed for name in item.args if name in graph.types}
+    found |= {name: (name, 0) for name in scratch}
+    lives: dict[str, Lifetime] = {}
     for at, item in enumerate(placed):
-        for arg in item.args:
-            name = source.get(arg, arg)
-            first.setdefault(name, at)
-            last[name] = len(placed) if keep else at
-    lives = [
-        Lifetime(
-            name, scratch.get(name) or value_bytes(graph, context.layouts, name), first[name], last[name]
-        )
-        for name in first
-        if name not in slots
-    ]
-    arena = plan_arena(lives)
+        for name in (found[arg][0] for arg in item.args if arg in found):
+            first = lives[name].first if name in lives else at
+            size = scratch.get(name) or value_bytes(graph, context.layouts, name)
+            lives[name] = Lifetime(name, size, first, len(placed) if keep else at)
+    arena = plan_arena([life for name, life in lives.items() if name not in slots])
     slots |= {name: ("arena", offset) for name, offset in arena.offsets.items()}
-    slots |= {view: slots[name] for view, name in source.items() if name in slots}
+    for name, (whole, start) in found.items():
+        slot = slots[whole]
+        if slot[0] == "arena":
+            slots[name] = ("arena", slot[1] + start)
+        elif slot[0] != "constant" and name != whole:
+            slots[name] = (slot[0], slot[1], start)
     return slots, arena.size_bytes

@@ -1,7 +1,7 @@
 """Runs a graph region by region, each kernel in the interpreter or natively, on a machine made up here.
 
-What a kernel may not rely on is poisoned: the unused lanes of blocked values, and outputs before they are
-written, hold NaN (or a large integer).
+What a kernel may not rely on is poisoned: the unused lanes of blocked values, what lies between the rows of
+a part, and outputs before they are written, hold NaN (or a large integer).
 """
 
 from dataclasses import replace
@@ -108,6 +108,21 @@ def from_physical(buffer, layout, shape):
     return np.moveaxis(values, -1, 2).reshape(shape[0], -1, *shape[2:])[:, : shape[1]]
 
 
+def moved_by_nothing(node, layouts, graph, memory):
+    """The output of a view: elements that lie where they belong already."""
+    shape, output = graph.types[node.outputs[0]].shape, layouts.get(node.outputs[0], PLAIN)
+    if node.op == "concat":
+        return np.concatenate([memory[name] for name in node.inputs], node.attrs["axis"])
+    source = memory[node.inputs[0]]
+    if node.op == "reshape":
+        return source.reshape(shape)
+    outer = layouts.get(node.inputs[0], PLAIN).place
+    start = output.place.start - (outer.start if outer else 0)
+    start //= output.block if output.place.axis == 1 else 1
+    size = output.own_shape(shape)[output.place.axis]
+    return source.take(range(start, start + size), output.place.axis)
+
+
 def planned(graph, fuse="auto", lanes=4, rewrites=frozenset({"fold_batch_norm"}), layouts=None):
     """The context and the plan of `graph`; `layouts` replaces those that would be chosen."""
     if layouts is None:
@@ -125,29 +140,34 @@ def run_regions(graph, inputs, fuse="none", lanes=4, native=False, layouts=None)
     kernels = []
     for region, shaped in zip(made.plan.regions, made.shaped, strict=True):
         if shaped is None:
-            memory[region.outputs[0]] = memory[region.inputs[0]].reshape(graph.types[region.outputs[0]].shape)
+            node = region.nodes[0]
+            memory[node.outputs[0]] = moved_by_nothing(node, context.layouts, graph, memory)
             continue
         built = build_region(context, shaped)
         verify(built.kernel)
         kernels.append(built.kernel)
         known = {**graph.constants, **shaped.body.constants}
-        arrays = {}
+        arrays, own = {}, {}
         for buffer, arg in zip(built.kernel.params, built.args, strict=True):
             if arg in built.packed:
                 packed = built.packed[arg]
                 arrays[buffer.name] = np.array(packed.unpacked(known[packed.source]))
-            elif arg in region.outputs:
-                dtype = buffer.dtype.numpy
-                arrays[buffer.name] = np.full(buffer.shape, poison(np.dtype(dtype)), dtype)
+            elif arg in known:
+                arrays[buffer.name] = np.array(known[arg])
             else:
-                arrays[buffer.name] = np.array(known[arg] if arg in known else memory[arg])
+                dtype = buffer.dtype.numpy
+                shape = context.layouts.get(arg, PLAIN).own_shape(graph.types[arg].shape)
+                own[arg] = tuple(slice(0, extent) for extent in shape)  # beyond it: other parts of its whole
+                arrays[buffer.name] = np.full(buffer.shape, poison(np.dtype(dtype)), dtype)
+                if arg not in region.outputs:
+                    arrays[buffer.name][own[arg]] = memory[arg]
             assert arrays[buffer.name].shape == buffer.shape, arg
         if native:
             arrays = run_native(built.kernel, arrays, WORKERS)
         else:
             interpret(built.kernel, arrays, WORKERS)
-        memory |= {arg: arrays[b.name] for b, arg in zip(built.kernel.params, built.args, strict=True)
-                   if arg in region.outputs}  # fmt: skip
+        names = {arg: buffer.name for buffer, arg in zip(built.kernel.params, built.args, strict=True)}
+        memory |= {arg: arrays[names[arg]][own[arg]] for arg in region.outputs if arg in names}
         for name in set(region.outputs) - memory.keys():
             assert graph.types[name].size == 0
             memory[name] = np.zeros(graph.types[name].shape, graph.types[name].dtype.numpy)

@@ -49,6 +49,14 @@ CASES = {
     "graph_boundary": (lambda: graph_of({"x": SQUARE}, relu("x")), "x", 0),
     "view": (
         lambda: graph_of({"x": SQUARE}, relu("x"), ("reshape", "v0", {"shape": (36,)}), relu("v1")), "v0", 1),
+    "in_place_concat": (
+        lambda: graph_of({"x": IMAGE}, ("conv", "x w", CONV), ("conv", "x w", CONV),
+                         ("concat", "v0 v1", {"axis": 1}), ("conv", "v2 u", CONV),
+                         constants={**WEIGHTS, "u": np.ones((8, 16, 3, 3), np.float32)}), "v0", 2),
+    "in_place_slice": (
+        lambda: graph_of({"x": IMAGE}, ("conv", "x w", CONV), ("slice", "v0", {
+            "starts": (4,), "ends": (8,), "axes": (1,), "steps": (1,)}), ("softmax", "v1", {"axis": 1}),
+                         constants=WEIGHTS), "v0", 1),
     "also_output": (
         lambda: graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {}), outputs=("v0", "v1")), "v0", 1),
     "no_cycle": (
@@ -138,7 +146,7 @@ def test_every_edge_has_one_decision(mode):
         regions_are_sound(made.plan)
         for d in made.plan.decisions:
             assert d.reason in REASONS
-            assert (d.home == "memory") == (not d.saved_bytes)
+            assert (d.home == "memory") == (not d.saved_bytes or d.reason.startswith("in_place"))
 
 
 def zoo_plan(name, mode, **options):
@@ -182,6 +190,16 @@ def test_bytes_are_exact():
     assert {d.value_bytes for d in none.plan.decisions} == {192}
     assert all(not d.saved_bytes for d in none.plan.decisions)
     assert decision(fused.plan, "v1", "add2").saved_bytes == {"l2": 384}
+
+
+def test_what_is_in_place_saves_its_copy():
+    """Two parts of 8 channels: neither is read and written again, and the concatenation is no kernel."""
+    _, made = planned(CASES["in_place_concat"][0]())
+    part = 4 * 8 * 8 * 8  # 6x6 with a border of one
+    found = [decision(made.plan, value, "concat2") for value in ("v0", "v1")]
+    assert [d.saved_bytes for d in found] == [{"l2": 2 * part}] * 2
+    views = [r.estimate.traffic.compulsory_bytes for r in made.plan.regions if r.form == "view"]
+    assert (views, launches(made)) == ([0], 4)  # the copy of the input, and three convolutions
 
 
 def test_bytes_of_parts_and_of_folded_statistics_are_exact():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from onepass.core.tensor import Shape
 from onepass.forms.schedule import segments
 from onepass.graph.layout import Layout
@@ -15,21 +13,24 @@ def zero_border(buffer: Buffer, layout: Layout, shape: Shape, lanes: int) -> tup
     """Parallel loops over planes that store zero where `layout` has its border; none without one."""
     if not layout.is_padded or 0 in shape:
         return ()
-    outer = math.prod(buffer.shape[:2])
-    spatial = buffer.shape[2 : 2 + len(layout.pads)]
+    images, channels, *rest = layout.own_shape(shape)
+    spatial = rest[: len(layout.pads)]
+    plane = [floordiv(idx("plane"), channels), mod(idx("plane"), channels)]
     found: list[Stmt] = []
     for axis, (before, after) in enumerate(layout.pads):
         for start, width in ((0, before), (spatial[axis] - after, after)):
             if width:
-                found += _slab(buffer, layout, axis, start, width, lanes)
-    return (loop("plane", outer, tuple(found), "parallel"),)
+                found += _slab(buffer, plane, layout, axis, start, width, lanes)
+    return (loop("plane", images * channels, tuple(found), "parallel"),)
 
 
-def _slab(buffer: Buffer, layout: Layout, axis: int, start: int, width: int, lanes: int) -> tuple[Stmt, ...]:
-    """Zeros for `width` positions of spatial `axis`; earlier axes only within their interior."""
+def _slab(
+    buffer: Buffer, plane: list[Expr], layout: Layout, axis: int, start: int, width: int, lanes: int
+) -> tuple[Stmt, ...]:
+    """Zeros for `width` positions of spatial `axis` of a `plane`; earlier axes only in their interior."""
     rank = len(layout.pads)
     spatial = buffer.shape[2 : 2 + rank]
-    where: list[Expr] = [floordiv(idx("plane"), buffer.shape[1]), mod(idx("plane"), buffer.shape[1])]
+    where = list(plane)
     loops: list[tuple[str, int, int]] = []
     for i in range(rank):
         low, high = (start, start + width) if i == axis else (0, spatial[i])

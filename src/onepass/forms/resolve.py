@@ -71,10 +71,10 @@ class Resolver:
             return self._shared(name, indices) if self._is_shared(name) else self.inlined(name, indices)
         if name in self.body.constants or name in self.graph.constants:
             return self._constant(name, indices)
-        layout = self.layout(name)
-        shape = layout.physical_shape(self.graph.types[name].shape)
-        buffer = self.param(name, shape)
-        return self._load(buffer, tuple(self.simplify(index) for index in layout.physical(indices)), shape)
+        layout, shape = self.layout(name), self.graph.types[name].shape
+        buffer = self.param(name, layout.physical_shape(shape))
+        where = tuple(self.simplify(index) for index in layout.physical(indices))
+        return self._load(buffer, where, layout.own_shape(shape))
 
     def inlined(self, name: str, indices: Indices) -> Expr:
         """The body of stage `name` at `indices`, resolved."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from onepass.forms.regions import Context, Shaped, shape_region
 from onepass.fuse import rules
+from onepass.fuse.places import is_in_place
 from onepass.graph.ir import Node
 from onepass.graph.layout import PLAIN
 from onepass.loops.walk import index_names, loads
@@ -47,13 +48,23 @@ class Groups:
             self.group_of[at] = Group(members, shaped)
 
     def is_view(self, node: Node) -> bool:
-        """Whether the node moves nothing: both sides plain, and neither the user's own array."""
+        """Whether the node moves nothing: in place, or both sides plain and neither the user's own array."""
         graph, layouts = self.graph, self.context.layouts
+        if is_in_place(graph, layouts, node):
+            return True
         if not node.opdef.view or node.inputs[0] in graph.constants or node.outputs[0] in graph.outputs:
             return False
         if node.inputs[0] in graph.inputs:
             return False
-        return all(layouts.get(name, PLAIN).is_plain for name in (node.inputs[0], node.outputs[0]))
+        source, output = (layouts.get(name, PLAIN) for name in (node.inputs[0], node.outputs[0]))
+        dense = source.is_dense(graph.types[node.inputs[0]].shape) and output.place is None
+        return dense and source.is_plain and output.is_plain
+
+    def view_reason(self, producer: Group, consumer: Group) -> str:
+        """What runs at neither or only one end of an edge, so that there is nothing to fuse."""
+        view = consumer if consumer.shaped is None else producer
+        op = self.graph.nodes[max(view.members)].op
+        return f"in_place_{op}" if f"in_place_{op}" in rules.REASONS else "view"
 
     def leaving(self, members: frozenset[int]) -> tuple[str, ...]:
         """Values that `members` make and others, or the user, read; an unread node's first output too."""
@@ -82,7 +93,7 @@ class Groups:
         """
         graph = self.graph
         if producer.shaped is None or consumer.shaped is None:
-            return "view"
+            return self.view_reason(producer, consumer)
         if not copied and rules.has_cycle(producer.members, consumer.members, self.successors):
             return "no_cycle"
         readers = [at for at in self.consumers_of[value] if at in consumer.members]

@@ -3,6 +3,7 @@
 Convolutions produce blocked values; ops that keep channels in place pass the layout on; everything
 else, and what the user sees, is plain. A value read by a padded window carries its border of zeros, so
 the window's kernel needs no guards. A graph input that needs another layout is copied by an explicit node.
+Parts of a concatenation lie inside it where that is possible (`places`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 
 from onepass.core.tensor import TensorType
 from onepass.forms.winograd import POINTS, shape_of
+from onepass.fuse.places import REORDER, Places
 from onepass.fuse.rules import reads
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads
@@ -21,26 +23,53 @@ from onepass.loops.ir import Index, Load
 from onepass.loops.walk import loads
 from onepass.ops.opdef import Compute, Lowering
 
-REORDER = "Reorder"
 # A border that grows a tensor more than this is not worth its zeros: guards instead. Measured on one Zen 4
 # core at growths of 2.8 to 4: 3x3 and 5x5 windows run at 0.75 to 1 of the speed of guards, a 7x7 one at 1.3.
 MAX_BORDER_GROWTH = 2.5
 
 
 def assign_layouts(graph: Graph, lanes: int) -> tuple[Graph, dict[str, Layout]]:
-    """The graph, with a copy after each input that needs one, and the layout of each value."""
+    """The graph, with a copy of each value that has to lie elsewhere too, and the layout of each value."""
     graph = _copy_padded_inputs(graph)
+    borders = _borders(graph)
+    types = dict(graph.types)
+    places = Places(graph, types, borders)
     layouts: dict[str, Layout] = {}
+    nodes: list[Node] = []
     for node in graph.nodes:
-        lowering = graph.lowering(node)
-        block = _output_block(graph, node, lowering, layouts, lanes)
-        for name in node.outputs:
-            if name and name not in graph.outputs:
-                layouts[name] = Layout(block)
-    for name, pads in _borders(graph).items():
-        if name in layouts:
-            layouts[name] = Layout(layouts[name].block, pads)
-    return graph, layouts
+        joined, cut = None, None
+        if node.op == "concat":
+            joined = places.joined(node, layouts)
+        elif node.op == "slice":
+            cut = places.sliced(node, layouts)
+        if joined is not None:
+            node, copies, block = joined
+            layouts |= {copy.outputs[0]: Layout(block) for copy in copies}
+            nodes += copies
+        elif cut is not None:
+            block = cut
+        else:
+            block = _output_block(graph, node, graph.lowering(node), layouts, lanes)
+            places.computed(node)
+        nodes.append(node)
+        layouts |= {name: Layout(block) for name in node.outputs if name and name not in graph.outputs}
+    return replace(graph, nodes=tuple(nodes), types=types), _placed(layouts, borders, types, places)
+
+
+def _placed(
+    layouts: Mapping[str, Layout],
+    borders: Mapping[str, Pads],
+    types: Mapping[str, TensorType],
+    places: Places,
+) -> dict[str, Layout]:
+    """The layouts with borders and places: a whole and its parts have the largest border of them all."""
+    found = {name: places.place(name) for name in layouts}
+    wholes = {name: place.whole if place else name for name, place in found.items()}
+    common: dict[str, Pads] = {}
+    for name, whole in wholes.items():
+        pads = _larger(common.get(whole, ()), borders.get(name, ()))
+        common[whole] = pads if _pays(pads, types[name]) else ()
+    return {name: Layout(layout.block, common[wholes[name]], found[name]) for name, layout in layouts.items()}
 
 
 def _copy_padded_inputs(graph: Graph) -> Graph:
@@ -84,11 +113,12 @@ def _borders(graph: Graph) -> dict[str, Pads]:
         for node in graph.nodes:
             for name, pads in _wanted_borders(graph, node, edge).items():
                 borders[name] = _larger(borders.get(name, ()), pads)
-        for name, pads in borders.items():
-            shape = graph.types[name].shape
-            if Layout(1, pads).physical_size(shape) <= MAX_BORDER_GROWTH * max(1, math.prod(shape)):
-                found[name] = pads
+        found |= {name: pads for name, pads in borders.items() if _pays(pads, graph.types[name])}
     return found
+
+
+def _pays(pads: Pads, kind: TensorType) -> bool:
+    return Layout(1, pads).physical_size(kind.shape) <= MAX_BORDER_GROWTH * max(1, kind.size)
 
 
 def _wanted_border(load: Load, stage: Compute, kind: TensorType, edge: int) -> Pads:

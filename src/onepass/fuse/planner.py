@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from onepass.core.errors import OptionError
+from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
 from onepass.forms.regions import Context, Shaped
@@ -102,7 +103,8 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
     nodes = tuple(groups.nodes(group.members))
     outputs = groups.leaving(group.members)
     if group.shaped is None:
-        return Region(number, "view", nodes, nodes[0].inputs[:1], outputs, NOTHING)
+        read = nodes[0].inputs if nodes[0].op == "concat" else nodes[0].inputs[:1]
+        return Region(number, "view", nodes, read, outputs, NOTHING)
     inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
     return Region(number, group.shaped.form, nodes, inputs, outputs, group.shaped.estimate)
 
@@ -135,7 +137,7 @@ class _Planner:
     def _attempt(self, producer: Group, consumer: Group, value: str) -> tuple[Attempt, Shaped | None]:
         groups = self.groups
         if producer.shaped is None or consumer.shaped is None:
-            return Attempt("view", ""), None
+            return Attempt(groups.view_reason(producer, consumer), ""), None
         objection = self.mode.objection(groups.nodes(producer.members | consumer.members), self.merges)
         if objection:
             return Attempt("switched_off", objection), None
@@ -181,6 +183,10 @@ class _Planner:
         if region is not None:
             return self._inside(edge, reader, region, attempt, repeat)
         decided = replace(edge, reason=attempt.reason, detail=_detail(attempt.reason, attempt.numbers))
+        node = self.groups.graph.nodes[reader]
+        if self.groups.group_of[reader].shaped is None and not node.opdef.view:  # it would read and write it
+            made = value_bytes(self.groups.graph, self.groups.context.layouts, node.outputs[0])
+            return replace(decided, saved_bytes=self._saved(edge, 2 * min(edge.value_bytes, made)))
         if attempt.gain_s is None:
             return decided
         return replace(decided, alternative="register", alternative_s=edge.seconds - attempt.gain_s)
@@ -189,7 +195,7 @@ class _Planner:
         self, edge: Decision, reader: int, region: Region, attempt: Attempt, repeat: Repeat | None
     ) -> Decision:
         """An edge within a region saves its read, and a value that is never written its write, once."""
-        groups, context = self.groups, self.groups.context
+        groups = self.groups
         written = edge.value in region.outputs
         consumer = groups.graph.nodes[reader]
         reduces = any(stage.reduce_axes for stage, _ in rules.reads(groups.graph, consumer, edge.value))
@@ -200,11 +206,14 @@ class _Planner:
             reason, gain_s, numbers = "computed_again", repeat.gain_s, repeat.numbers
         is_first = reader == groups.consumers_of[edge.value][0] and (repeat is None or repeat.is_first)
         saved = edge.value_bytes * (2 if is_first and not written else 1)
-        level = serving_level(edge.value_bytes, context.machine, context.workers)
         return replace(
-            edge, home=home, reason=reason, detail=_detail(reason, numbers), saved_bytes={level: saved},
-            alternative="memory", alternative_s=edge.seconds + gain_s,
+            edge, home=home, reason=reason, detail=_detail(reason, numbers),
+            saved_bytes=self._saved(edge, saved), alternative="memory", alternative_s=edge.seconds + gain_s,
         )  # fmt: skip
+
+    def _saved(self, edge: Decision, size_bytes: int) -> Mapping[Level, int]:
+        context = self.groups.context
+        return {serving_level(edge.value_bytes, context.machine, context.workers): size_bytes}
 
 
 def _detail(reason: str, numbers: str) -> str:

@@ -18,6 +18,8 @@ REASONS: Mapping[str, str] = {
     "row_in_cache": "the row stays in cache between the passes of a reduction",
     "graph_boundary": "the user gives or receives this value, so it lies in memory",
     "view": "only the shape's name changes: no element is moved",
+    "in_place_concat": "each part is written where the whole has it: no element is moved",
+    "in_place_slice": "the slice is read where its source has it: no element is moved",
     "also_output": "fused, and written too because something else reads it",
     "computed_again": "each reader computes it for itself, which is cheaper than to store it",
     "no_cycle": "the consumer also depends on the producer by another way",

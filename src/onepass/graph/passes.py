@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
 from onepass.graph.interpret import fold_node
 from onepass.graph.ir import Graph, Node
+from onepass.ops.shapes import normalize_axis
 
 MAX_GROWTH_BYTES = 1 << 20
 """A folded result may exceed its inputs by this much: expanding a scalar to a big tensor is left to run."""
@@ -93,6 +95,53 @@ def simplify_views(graph: Graph) -> Graph:
         producers.update(dict.fromkeys(node.outputs, node))
         nodes.append(node)
     return drop_dead_nodes(replace(graph, nodes=tuple(nodes))) if changed else graph
+
+
+def simplify_concats(graph: Graph) -> Graph:
+    """`graph` with a concat of all slices of x read from x, and concat(a, b, c) from an earlier concat(a, b).
+
+    So that more values are parts of one concatenation only, where they can be written in place.
+    """
+    slices = {node.outputs[0]: node for node in graph.nodes if node.op == "slice"}
+    made: dict[tuple[int, tuple[str, ...]], str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.op == "concat":
+            axis = normalize_axis(int(str(node.attrs.get("axis", 0))), graph.types[node.outputs[0]].rank)
+            inputs = tuple(_unsliced(graph, slices, node.inputs, axis))
+            longest = next((n for n in range(len(inputs) - 1, 1, -1) if (axis, inputs[:n]) in made), 0)
+            made.setdefault((axis, inputs), node.outputs[0])
+            if longest:
+                inputs = (made[axis, inputs[:longest]], *inputs[longest:])
+            node = node if inputs == node.inputs else replace(node, inputs=inputs)
+        nodes.append(node)
+    same = all(new is old for new, old in zip(nodes, graph.nodes, strict=True))
+    return graph if same else drop_dead_nodes(replace(graph, nodes=tuple(nodes)))
+
+
+def _unsliced(graph: Graph, slices: Mapping[str, Node], inputs: Sequence[str], axis: int) -> Iterator[str]:
+    """`inputs`, with all of a value where its slices along `axis` follow one another."""
+    at = 0
+    while at < len(inputs):
+        source = slices[inputs[at]].inputs[0] if inputs[at] in slices else ""
+        extent, end, stop = graph.types[source].shape[axis] if source else 0, 0, at
+        while stop < len(inputs) and source and end < extent:
+            node = slices.get(inputs[stop])
+            if node is None or node.inputs[0] != source or _cut(graph, node, axis) != end:
+                break
+            end, stop = end + graph.types[inputs[stop]].shape[axis], stop + 1
+        whole = bool(source) and end == extent and stop > at
+        yield source if whole else inputs[at]
+        at = stop if whole else at + 1
+
+
+def _cut(graph: Graph, node: Node, axis: int) -> int | None:
+    """Where a slice of consecutive elements along `axis` alone starts, None for another."""
+    rank = graph.types[node.inputs[0]].rank
+    starts, axes, steps = (node.attrs.get(name) for name in ("starts", "axes", "steps"))
+    if not (isinstance(starts, tuple) and isinstance(axes, tuple) and len(axes) == 1 and steps == (1,)):
+        return None
+    return int(starts[0]) if normalize_axis(int(axes[0]), rank) == axis else None
 
 
 def _computes_nothing(graph: Graph, node: Node) -> bool:

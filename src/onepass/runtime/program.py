@@ -27,8 +27,10 @@ from onepass.runtime.trace import LaunchTime, Trace
 from onepass.runtime.workers import pool_of
 
 Array = npt.NDArray[Any]
-Slot = tuple[Literal["arena", "input", "output"], int] | tuple[Literal["constant"], str]
-"""Where a buffer lies: an offset in the arena, the number of an input or output, or a constant's name."""
+End = Literal["input", "output"]
+Slot = tuple[Literal["arena"] | End, int] | tuple[End, int, int] | tuple[Literal["constant"], str]
+"""Where a buffer lies: an offset in the arena, a constant's name, or the number of an input or output, with
+the byte from which on where it is a part of that."""
 
 
 _KEPT_FROM = 1 << 20
@@ -84,8 +86,8 @@ class Program:
         self._patches = self._fill_tables()
 
     def _fill_tables(self) -> list[npt.NDArray[np.intp]]:
-        """Writes what never changes; returns the table's entries for each input, then for each output."""
-        patches: list[list[int]] = [[] for _ in (*self.inputs, *self.outputs)]
+        """Writes what never changes; returns the entries of each input, then output, and their starts."""
+        patches: list[list[tuple[int, int]]] = [[] for _ in (*self.inputs, *self.outputs)]
         at = 0
         for row, launch in zip(self._calls, self.launches, strict=False):
             row[:] = self._code.address(launch.symbol), self._table.ctypes.data + 8 * at
@@ -96,9 +98,10 @@ class Program:
                 elif slot[0] == "constant":
                     self._table[at] = self.constants[slot[1]].ctypes.data
                 else:
-                    patches[slot[1] + (len(self.inputs) if slot[0] == "output" else 0)].append(at)
+                    number = slot[1] + (len(self.inputs) if slot[0] == "output" else 0)
+                    patches[number].append((at, slot[2] if len(slot) == 3 else 0))
                 at += 1
-        return [np.array(entries, np.intp) for entries in patches]
+        return [np.array(entries, np.intp).reshape(-1, 2).T for entries in patches]
 
     def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
         """The model's outputs for its inputs, in order.
@@ -141,8 +144,8 @@ class Program:
         with pool.lock:
             results = tuple(self._output(i) for i in range(len(self.outputs)))
             readable = [self._staged_input(i, array) for i, array in enumerate(ready)]
-            for array, entries in zip((*readable, *results), self._patches, strict=True):
-                self._table[entries] = array.ctypes.data
+            for array, (entries, starts) in zip((*readable, *results), self._patches, strict=True):
+                self._table[entries] = array.ctypes.data + starts
             times = 0 if stamps is None else stamps.ctypes.data
             pool.run(self._calls.ctypes.data, len(self.launches), times)
         return results
