@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from onepass.cost.machine import Machine
@@ -41,10 +41,12 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
     lanes = layout.block if layout.block > 1 else machine.lanes(4)
     root = next(iter(body.reductions()), None)
     product = root if root is not None and is_product(root) else None
+    streamed = product is not None and product.reduce_axes[0].extent > 1
     vector = vector_axis(body, layouts, shape, product)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
     shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
+    flat = False
     if root is None:
         turned = contiguous_axis(body, graph, layouts, shape, vector)
         tile = tile if turned is None else turned
@@ -55,18 +57,46 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
         most = min(MAX_PIXELS, machine.vector_registers - 3)
         vectors, pixels = 1, max(n for n in range(1, most + 1) if width % n == 0)
     else:
-        vectors, pixels = register_tile(
-            -(-shape[vector] // lanes),
-            shape[tile] if tile is not None else 1,
-            math.prod(axis.extent for axis in root.reduce_axes),
-            machine.vector_registers,
-            product is not None and root.reduce_axes[0].extent > 1,
-            _most_pixels(graph, layouts, root, tile),
-            math.prod(axis.extent for axis in root.reduce_axes[1:]),
+        vectors, pixels, flat = _tiles(
+            body, graph, layouts, root, shape, vector, tile, lanes, streamed, machine
         )
-    schedule = Schedule(vector, lanes, vectors, tile, pixels, ())
-    order, block = _order(body, graph, shape, schedule, machine)
-    return replace(schedule, order=order, block=block)
+    return _ordered(
+        body, graph, shape, Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat), machine
+    )
+
+
+def _tiles(
+    body: Body,
+    graph: Graph,
+    layouts: Mapping[str, Layout],
+    root: Compute,
+    shape: tuple[int, ...],
+    vector: int,
+    tile: int | None,
+    lanes: int,
+    streamed: bool,
+    machine: Machine,
+) -> tuple[int, int, bool]:
+    """(vectors, pixels) of a reduction, and whether the tile takes several short rows.
+
+    It does so only where the vectors alone keep all cores busy.
+    """
+    steps, *taps = (axis.extent for axis in root.reduce_axes)
+    most = _most_pixels(graph, layouts, root, tile)
+    near = streamed and _Streams.of(body, graph, shape, machine).holds_weights
+
+    def best(extent: int, unit: int) -> tuple[int, int]:
+        return register_tile(
+            -(-shape[vector] // lanes), extent, steps * math.prod(taps), machine.vector_registers,
+            streamed, most, math.prod(taps), unit, near,
+        )  # fmt: skip
+
+    if streamed and vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS // 2:
+        vectors, pixels = best(shape[-2] * shape[-1], shape[-1])
+        groups = math.prod(shape[:-2]) // (lanes * vectors)
+        if pixels > shape[-1] and -(-groups // machine.cores) * machine.cores <= 1.1 * groups:
+            return vectors, pixels, True
+    return *best(shape[tile] if tile is not None else 1, 1), False
 
 
 def _most_pixels(graph: Graph, layouts: Mapping[str, Layout], root: Compute, tile: int | None) -> int:
@@ -108,8 +138,9 @@ def _pointwise_tile(
 
 @lru_cache(maxsize=4096)
 def register_tile(
-    blocks: int, extent: int, steps: int, registers: int, streamed: bool, most_pixels: int, taps: int
-) -> tuple[int, int]:
+    blocks: int, extent: int, steps: int, registers: int, streamed: bool, most_pixels: int, taps: int,
+    unit: int = 1, near: bool = False,
+) -> tuple[int, int]:  # fmt: skip
     """(vectors, pixels) with the fewest cycles for `blocks` vectors by `extent` positions.
 
     `steps` is the length of the reduction. `streamed`: one operand is a vector shared along the pixels and
@@ -123,10 +154,13 @@ def register_tile(
         accumulators = registers - vectors - (0 if registers >= 32 else 2)
         if most_pixels <= MAX_WINDOW_PIXELS and taps > 1:
             accumulators = min(accumulators, registers // 2)
-        for pixels in range(1, min(extent, most_pixels, accumulators // vectors) + 1):
+        most = max(unit, min(extent, most_pixels, accumulators // vectors))
+        for pixels in range(unit, most + 1, unit):
             cycles = tile_cycles(blocks, extent, steps, vectors, pixels, streamed)
             if streamed:
-                lines = WEIGHT_LINE_CYCLES * vectors + PIXEL_LINE_CYCLES * pixels / (CHUNK * taps)
+                lines = WEIGHT_LINE_CYCLES * vectors + (1 if near else PIXEL_LINE_CYCLES) * pixels / (
+                    CHUNK * taps
+                )
                 cycles += steps * lines * blocks * extent / (vectors * pixels)
             if cycles < fewest * 0.9999:
                 best, fewest = (vectors, pixels), cycles
@@ -145,36 +179,84 @@ def tile_cycles(blocks: int, extent: int, steps: int, vectors: int, pixels: int,
     return total
 
 
-def _order(
+@dataclass(frozen=True, slots=True)
+class _Streams:
+    """Bytes that one image brings and that the weights take; `fresh`: whether other kernels evict those."""
+
+    image_bytes: int
+    weight_bytes: int
+    fresh: bool
+    images: int
+    l2_bytes: int
+
+    @classmethod
+    def of(cls, body: Body, graph: Graph, shape: tuple[int, ...], machine: Machine) -> _Streams:
+        operands = operand_loads(body.reductions()[0]) or ()
+        read = {load.buffer for load in operands} & graph.types.keys() - graph.constants.keys()
+        images = shape[0] if len(shape) > 2 else 1
+        image = max((graph.types[name].size_bytes for name in read), default=0) // max(1, images)
+        weights = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
+        fresh = sum(array.nbytes for array in graph.constants.values()) > machine.l2_bytes
+        return cls(image, weights, fresh, images, machine.l2_bytes)
+
+    @property
+    def weights_stay(self) -> bool:
+        """Whether all weights stay in the second-level cache while rows pass."""
+        return self.weight_bytes <= STAYS * self.l2_bytes
+
+    @property
+    def holds_weights(self) -> bool:
+        """Whether some weights at a time are kept, and the whole image passes them."""
+        small = self.image_bytes <= self.l2_bytes // 2
+        worth = self.fresh and self.weight_bytes >= self.l2_bytes // 8
+        return small and worth and (self.images == 1 or not self.weights_stay)
+
+
+def _ordered(
     body: Body, graph: Graph, shape: tuple[int, ...], schedule: Schedule, machine: Machine
-) -> tuple[tuple[int, ...], int]:
-    """Outer loops and the block of rows: what streams past what stays in the second-level cache.
+) -> Schedule:
+    """The schedule with its outer loops: what streams past what stays in the second-level cache.
 
     Rows outermost where the weights stay; else a block of rows stays while all weights stream past it.
-    Where all kernels cut the rows alike, a worker finds in its own cache what it wrote before.
+    Where all kernels cut the rows alike, a worker finds in its own cache what it wrote before. The next
+    weights, or the next row of a kernel without a window, are asked for meanwhile.
     """
-    plain = [axis for axis in range(len(shape)) if axis not in (schedule.vector, schedule.tile)]
+    vector, tile = schedule.vector, schedule.tile
+    inside = {vector, tile, tile - 1 if tile and schedule.flat else tile}
+    plain = [axis for axis in range(len(shape)) if axis not in inside]
     if len(shape) > 2 and 1 in plain:
         plain.sort(key=lambda axis: axis == 1)
-    weight_bytes = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
-    if not body.reductions() or weight_bytes <= STAYS * machine.l2_bytes:
-        return (*plain, schedule.vector), 1
+    root = next(iter(body.reductions()), None)
+    if root is None:
+        return replace(schedule, order=(*plain, vector))
+    streams = _Streams.of(body, graph, shape, machine)
+    groups = -(-shape[vector] // (schedule.lanes * schedule.vectors))
+    group_bytes = streams.weight_bytes // groups
+    long = root.reduce_axes[0].extent >= CHUNK
+    ahead = vector if streams.fresh and long and groups > 1 and group_bytes <= machine.l2_bytes // 3 else None
+    if streams.weights_stay and not streams.holds_weights:
+        rows = [axis for axis in plain if axis > 1 and shape[axis] > 1]
+        window = math.prod(axis.extent for axis in root.reduce_axes[1:]) > 1
+        if rows:
+            ahead = rows[-1] if long and groups > 1 and not window else None
+        return replace(schedule, order=(*plain, vector), ahead=ahead)
     images = [axis for axis in plain if axis == 0 and shape[0] > 1 and len(shape) > 2]
     rows = [axis for axis in plain if axis not in images and shape[axis] > 1]
+    if schedule.flat:
+        images, rows = [], images
     if len(rows) != 1:
-        return (*images, schedule.vector, *(axis for axis in plain if axis not in images)), 1
+        rest = [axis for axis in plain if axis not in images]
+        return replace(schedule, order=(*images, vector, *rest), ahead=ahead)
     extent = shape[rows[0]]
-    groups = -(-shape[schedule.vector] // (schedule.lanes * schedule.vectors))
-    read = [name for name in body.inputs if name in graph.types and name not in graph.constants]
-    image_bytes = max((graph.types[name].size_bytes for name in read), default=0) // max(1, shape[0])
+    image_bytes = streams.image_bytes * (extent if schedule.flat else 1)
 
     def streamed_bytes(block: int) -> int:
         fits = image_bytes * block // extent <= machine.l2_bytes // 2
-        return extent // block * weight_bytes + image_bytes * (1 if fits else groups)
+        return extent // block * streams.weight_bytes + image_bytes * (1 if fits else groups)
 
     block = min((d for d in range(1, extent + 1) if extent % d == 0), key=streamed_bytes)
     rest = [axis for axis in plain if axis not in (*images, *rows)]
-    return (*images, *rows, schedule.vector, *rest, *rows), block
+    return replace(schedule, order=(*images, *rows, vector, *rest, *rows), block=block, ahead=ahead)
 
 
 def operand_loads(root: Compute) -> tuple[Load, Load] | None:

@@ -28,6 +28,7 @@ from onepass.loops.ir import (
     Const,
     Expr,
     For,
+    If,
     Kernel,
     Load,
     LoopMode,
@@ -109,7 +110,8 @@ def finish(resolver: Resolver, body: Sequence[Stmt], lanes: int) -> Built:
 class _Tile:
     """A register tile: `pixels` places times `vectors` of `lanes`, within the loops `outer`.
 
-    `point` is its element in terms of their variables, TILE, VECTOR and LANE.
+    `point` is its element in terms of their variables, TILE, VECTOR and LANE. It begins at `start` of the
+    `places` that all tiles along the tile's axis have.
     """
 
     point: Indices
@@ -117,6 +119,8 @@ class _Tile:
     vectors: int
     lanes: int
     outer: Loops
+    start: Expr
+    places: int
 
     def each_vector(self, *body: Stmt) -> For:
         """`body` for each vector of a place, by lanes."""
@@ -188,12 +192,17 @@ class _NestBuilder:
         vector = add(mul(idx(f"i{schedule.vector}"), vectors), idx(VECTOR))
         point[schedule.vector] = add(add(mul(vector, lanes), idx(LANE)), part.start)
         tile, inner = schedule.tile, list[Stmt]()
-        for piece in segments(extents[tile] if tile is not None else 1, schedule.tile_size):
+        width = extents[tile] if tile is not None else 1
+        places = width * (extents[tile - 1] if tile is not None and schedule.flat else 1)
+        for piece in segments(places, schedule.tile_size):
             resolver.ranges |= {ROW: (0, piece.count - 1), TILE: (0, piece.width - 1)}
+            start = add(mul(idx(ROW), piece.width) if piece.count > 1 else const(0), piece.start)
             if tile is not None:
-                point[tile] = add(add(mul(idx(ROW), piece.width), idx(TILE)), piece.start)
+                point[tile] = mod(add(start, idx(TILE)), width)
+            if tile is not None and schedule.flat:
+                point[tile - 1] = floordiv(add(start, idx(TILE)), width)
             where = tuple(resolver.simplify(index) for index in point[: len(self.axes)])
-            body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order)))
+            body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order), start, places))
             inner += [loop(ROW, piece.count, body)] if piece.count > 1 else body
         return named_loops(order, tuple(inner))
 
@@ -248,9 +257,43 @@ class _NestBuilder:
             body = self._step(root, values, tile, element)
             for axis in reversed(loops):
                 mode: LoopMode = "unroll" if axis.unrolled else "serial"
+                if self.schedule.ahead is not None and axis is loops[-1]:
+                    body = (*self._ahead(body, tile, self.schedule.ahead, axis), *body)
                 body = (loop(axis.name, axis.stop, body, mode, axis.start),)
             found += body
         return found
+
+    def _ahead(self, body: tuple[Stmt, ...], tile: _Tile, axis: int, inner: _ReduceLoop) -> tuple[Stmt, ...]:
+        """Asks for this tile's share of the lines that the next step along `axis` will read at this place.
+
+        All tiles within one step read the same. A line holds all steps of `inner` (of channels, in the
+        input), or all lanes of a vector (of weights).
+        """
+        name, turns = f"i{axis}", 1
+        turn: Expr = const(0)
+        for other, extent in tile.outer[[outer for outer, _ in tile.outer].index(name) + 1 :]:
+            turn, turns = add(mul(turn, extent), idx(other)), turns * extent
+        weights, step, steps = axis == self.schedule.vector, idx(inner.name), inner.stop
+        line, lines, part = (VECTOR, steps * tile.vectors, tile.pixels) if weights else (TILE, tile.pixels, 1)
+        if weights:
+            turn, turns = add(mul(turn, tile.places), tile.start), turns * tile.places
+        share = -(-lines * part // turns)
+        past = floordiv(mul(add(step, 1), share), steps)
+        moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0), LANE: const(0)}
+        packed = {self.resolver.params[label].name for label in self.resolver.packed}
+        found: dict[Stmt, None] = {}
+        stores = (stmt for stmt in statements(body) if isinstance(stmt, Store))
+        for load in (load for store in stores for load in loads(store.value)):
+            names = frozenset().union(*map(index_names, load.indices))
+            reads_lines = weights or inner.name in index_names(load.indices[-1])
+            if not {name, line} <= names or (load.buffer in packed) != weights or not reads_lines:
+                continue
+            for k in range(-(-share // steps)):
+                mine = add(floordiv(mul(step, share), steps), k)
+                moved[line] = add(floordiv(mul(turn, lines), turns), mine)
+                where = tuple(substitute(index, moved) for index in load.indices)
+                found[If(binary("lt", mine, past), (Prefetch(load.buffer, where, far=True),))] = None
+        return tuple(found)
 
     def _step(
         self, root: Compute, values: Mapping[str, Expr], tile: _Tile, element: Load

@@ -147,7 +147,11 @@ def _efficiency(context: Context, body: Body, form: Form) -> float:
     shape = body.output.type.shape or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)
     blocks = -(-shape[schedule.vector] // schedule.lanes)
-    extent = shape[schedule.tile] if schedule.tile is not None else 1
+    extent = (
+        math.prod(shape[schedule.tile - schedule.flat : schedule.tile + 1])
+        if schedule.tile is not None
+        else 1
+    )
     streamed = root.reduce_axes[0].extent > 1
     cycles = tile_cycles(blocks, extent, steps, schedule.vectors, schedule.tile_size, streamed)
     if not cycles or not stage_flops(root):

@@ -16,7 +16,8 @@ class Schedule:
     of axis `vector`. `order` lists the axes split among the workers, outermost first; it holds `vector`
     (in steps of vectors*lanes) and never `tile`, whose tiles run inside. An axis that stands there twice is
     cut into blocks of `block`, a divisor of its extent: first the blocks, then the places in one. `unroll`
-    bounds the operations written out in the innermost loop.
+    bounds the operations written out in the innermost loop. `flat`: the tile runs over `tile` and the axis
+    before it as one, in whole rows. `ahead`: an axis of `order`; what its next step reads is fetched early.
     """
 
     vector: int
@@ -27,6 +28,8 @@ class Schedule:
     order: tuple[int, ...]
     block: int = 1
     unroll: int = 512
+    flat: bool = False
+    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,11 +201,12 @@ class Alloc(Stmt):
 class Prefetch(Stmt):
     """A hint that the line of `buffer[indices]` will be read, or written if the kernel writes the buffer.
 
-    It may lie outside.
+    It may lie outside. `far`: not soon, so the second-level cache will do.
     """
 
     buffer: str
     indices: tuple[Expr, ...]
+    far: bool = False
 
 
 @dataclass(frozen=True, slots=True)

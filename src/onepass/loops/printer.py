@@ -53,7 +53,7 @@ def _stmt(stmt: ir.Stmt, depth: int) -> list[str]:
         case ir.Alloc():
             return [f"{indent}alloc {_buffer(stmt.buffer)}:", *_block(stmt.body, depth + 1)]
         case ir.Prefetch():
-            return [f"{indent}prefetch {_element(stmt.buffer, stmt.indices)}"]
+            return [f"{indent}prefetch{' far' * stmt.far} {_element(stmt.buffer, stmt.indices)}"]
         case _:
             raise TypeError(f"no statement of the loop IR: {stmt!r}")
 

@@ -215,7 +215,7 @@ class Statements(Expressions):
         pointer = self.pointer(self.roots[buffer.name], form, const)
         self.declarations["llvm.prefetch.p0"] = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
         write = int(stmt.buffer in self.written)
-        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 3, i32 1)")
+        self.do(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {write}, i32 {2 if stmt.far else 3}, i32 1)")
 
     def _store(self, stmt: Store) -> None:
         buffer = self.buffers[stmt.buffer]
