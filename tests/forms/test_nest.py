@@ -105,15 +105,50 @@ def test_batch_norm_relu_and_residual_follow_in_registers():
     assert len(kernels) == 2  # the input is copied into its border, and one kernel does the rest
 
 
+# Channels that are no multiple of the lanes, on sizes that are none of the tiles.
+@pytest.mark.parametrize("size", [(7, 7), (13, 17), (5, 3)])
+@pytest.mark.parametrize(("channels", "out", "given"), [
+    (37, 1, {"pads": (1, 1, 1, 1)}), (40, 3, {"pads": (1, 1, 1, 1)}), (19, 2, {}),
+    (33, 4, {"strides": (2, 1), "pads": (1, 0, 2, 1)}), (35, 70, {"pads": (1, 1, 1, 1)}),
+    (35, 70, {"strides": (2, 2), "pads": (1, 1, 1, 1)}), (21, 70, {"kernel_shape": (1, 1)}),
+])  # fmt: skip
+def test_convolution_within_a_network(size, channels, out, given):
+    """A convolution reads what another has written, in blocks: wide and narrow ones, flat tiles and rows."""
+    attrs = conv_attrs(2, (3, 3), **{"kernel_shape": (3, 3), **given})
+    graph = graph_of(
+        {"x": (2, 5, *size)}, ("conv", "x u", conv_attrs(2, (1, 1))), ("conv", "v0 w b", attrs),
+        ("sigmoid", "v1", {}),
+        constants={"u": normal(channels, 5, 1, 1), "w": normal(out, channels, *attrs["kernel_shape"]),
+                   "b": normal(out)},
+    )  # fmt: skip
+    check(graph, length=channels * 9, modes=("native",))
+
+
+def test_narrow_convolution_keeps_nan_where_it_is():
+    """Lanes past the last channel hold NaN and reach no sum; a NaN of the image reaches its window only."""
+    image = normal(1, 3, 9, 21)
+    image[0, 1, 4, 7] = np.nan
+    graph = graph_of(
+        {"x": image.shape}, ("conv", "x u", conv_attrs(2, (1, 1))),
+        ("conv", "v0 w", conv_attrs(2, (3, 3), pads=(1, 1, 1, 1))),
+        constants={"u": normal(19, 3, 1, 1), "w": normal(1, 19, 3, 3)},
+    )  # fmt: skip
+    found, _ = run_regions(graph, {"x": image}, lanes=16, native=True)
+    wrong = np.isnan(found["v1"][0, 0])
+    assert wrong[3:6, 6:9].all() and wrong.sum() == 9
+
+
 @pytest.mark.parametrize("attrs", [
-    {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"strides": (3, 2), "pads": (0, 0, 1, 0), "group": 2},
+    {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"strides": (2, 2), "kernel_shape": (2, 2)},
+    {"strides": (2, 2), "kernel_shape": (4, 4), "pads": (1, 1, 1, 1)},
+    {"strides": (3, 2), "pads": (0, 0, 1, 0), "group": 2},
     {"strides": (1, 2), "pads": (0, 0, 0, 0), "dilations": (2, 1)},
 ])  # fmt: skip
 def test_transposed_convolution(attrs):
-    attrs = conv_attrs(2, (3, 3), **attrs)
-    check(
-        graph_of({"x": (1, 4, 5, 4)}, ("conv_transpose", "x w", attrs), constants={"w": normal(4, 3, 3, 3)})
-    )
+    attrs = conv_attrs(2, (3, 3), **{"kernel_shape": (3, 3), **attrs})
+    for out in (3, 21):
+        weights = {"w": normal(4, out, *attrs["kernel_shape"])}
+        check(graph_of({"x": (1, 4, 5, 4)}, ("conv_transpose", "x w", attrs), constants=weights))
 
 
 @pytest.mark.parametrize("op", ["max_pool", "average_pool"])

@@ -73,3 +73,18 @@ def contiguous_axis(
     if vector in along or len(along) != 1 or shape[along[0]] < MIN_SHARED:
         return None
     return along[0]
+
+
+def phases(root: Compute) -> tuple[tuple[int, int], ...]:
+    """Axes along which places a stride apart use the same weights: those of a transposed convolution."""
+    found: dict[int, int] = {}
+    names = {axis.name: position for position, axis in enumerate(root.axes)}
+    for load in loads(root.body):
+        for part in (part for index in load.indices for part in subexpressions(index)):
+            match part:
+                case Binary(op="mod", a=a, b=Const(value=stride)):
+                    (name, *more) = index_names(a) or ("",)
+                    axis = names.get(name, 0)
+                    if axis > 1 and not more and root.axes[axis].extent % int(stride) == 0:
+                        found[axis] = int(stride)
+    return tuple(found.items())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from onepass.cost.machine import Machine
-from onepass.forms.axes import contiguous_axis, shared_tile, vector_axis
+from onepass.forms.axes import contiguous_axis, phases, shared_tile, vector_axis
 from onepass.forms.body import Body
 from onepass.forms.schedule import CHUNK, Schedule, segments
 from onepass.graph.ir import Graph
@@ -42,6 +42,8 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
     root = next(iter(body.reductions()), None)
     product = root if root is not None and is_product(root) else None
     streamed = product is not None and product.reduce_axes[0].extent > 1
+    apart = phases(product) if product is not None else ()
+    shape = tuple(extent // dict(apart).get(axis, 1) for axis, extent in enumerate(shape))
     vector = vector_axis(body, layouts, shape, product)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
@@ -60,9 +62,8 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
         vectors, pixels, flat = _tiles(
             body, graph, layouts, root, shape, vector, tile, lanes, streamed, machine
         )
-    return _ordered(
-        body, graph, shape, Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat), machine
-    )
+    schedule = Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat, phases=apart)
+    return _ordered(body, graph, shape, schedule, machine)
 
 
 def _tiles(
@@ -230,7 +231,7 @@ def _ordered(
     if root is None:
         return replace(schedule, order=(*plain, vector))
     streams = _Streams.of(body, graph, shape, machine)
-    groups = -(-shape[vector] // (schedule.lanes * schedule.vectors))
+    groups = max(1, -(-shape[vector] // (schedule.lanes * schedule.vectors)))
     group_bytes = streams.weight_bytes // groups
     long = root.reduce_axes[0].extent >= CHUNK
     ahead = vector if streams.fresh and long and groups > 1 and group_bytes <= machine.l2_bytes // 3 else None

@@ -156,6 +156,8 @@ class _NestBuilder:
         # A scalar is computed as a vector of one.
         self.axes = body.output.axes
         self.extents = [axis.extent for axis in self.axes] or [1]
+        for axis, apart in schedule.phases:
+            self.extents[axis] //= apart
         blocks = {resolver.layout(name).block for name in body.outputs}
         if whole_blocks and schedule.vector == 1 and blocks == {schedule.lanes} != {1}:
             self.extents[1] = -(-self.extents[1] // schedule.lanes) * schedule.lanes
@@ -177,7 +179,7 @@ class _NestBuilder:
         resolver, schedule, extents = self.resolver, self.schedule, list(self.extents)
         extents[schedule.vector] = part.count
         point: list[Expr] = [idx(f"i{axis}") for axis in range(len(extents))]
-        order: list[tuple[str, int]] = []
+        order = [(f"phase{axis}", apart) for axis, apart in schedule.phases]
         for place, axis in enumerate(schedule.order):
             name, blocks = f"i{axis}", f"i{axis}_o"
             if axis in schedule.order[:place]:
@@ -201,7 +203,10 @@ class _NestBuilder:
                 point[tile] = mod(add(start, idx(TILE)), width)
             if tile is not None and schedule.flat:
                 point[tile - 1] = floordiv(add(start, idx(TILE)), width)
-            where = tuple(resolver.simplify(index) for index in point[: len(self.axes)])
+            apart = [*point]
+            for axis, step in schedule.phases:
+                apart[axis] = add(mul(point[axis], step), idx(f"phase{axis}"))
+            where = tuple(resolver.simplify(index) for index in apart[: len(self.axes)])
             body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order), start, places))
             inner += [loop(ROW, piece.count, body)] if piece.count > 1 else body
         return named_loops(order, tuple(inner))

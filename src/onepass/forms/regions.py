@@ -15,6 +15,7 @@ from onepass.cost.machine import Machine
 from onepass.cost.roofline import Estimate, estimate
 from onepass.forms.body import Body, join
 from onepass.forms.choose import choose_schedule, is_product, operand_loads, tile_cycles
+from onepass.forms.narrow import build_narrow, instructions, narrow_lanes
 from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
@@ -142,9 +143,13 @@ def is_in_place(stage: Compute, load: Load) -> bool:
 def _efficiency(context: Context, body: Body, form: Form) -> float:
     if form != "contraction":
         return instruction_efficiency(body.stages)
-    schedule = choose_schedule(body, context.graph, context.layouts, context.machine)
     root = body.reductions()[0]
-    shape = body.output.type.shape or (1,)
+    if lanes := narrow_lanes(body, context.layouts):
+        whole = math.prod(axis.extent for axis in root.reduce_axes) / lanes
+        return whole / instructions(root, lanes)
+    schedule = choose_schedule(body, context.graph, context.layouts, context.machine)
+    phases = dict(schedule.phases)
+    shape = tuple(e // phases.get(axis, 1) for axis, e in enumerate(body.output.type.shape)) or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)
     blocks = -(-shape[schedule.vector] // schedule.lanes)
     extent = (
@@ -170,5 +175,7 @@ def build_region(context: Context, shaped: Shaped) -> Built:
         return shaped.built
     if shaped.winograd is not None:
         return build_winograd(shaped.body, context.graph, context.layouts, shaped.winograd)
+    if lanes := narrow_lanes(shaped.body, context.layouts):
+        return build_narrow(shaped.body, context.graph, context.layouts, lanes)
     schedule = choose_schedule(shaped.body, context.graph, context.layouts, context.machine)
     return build_nest(shaped.body, context.graph, context.layouts, schedule)

@@ -18,6 +18,7 @@ class Schedule:
     cut into blocks of `block`, a divisor of its extent: first the blocks, then the places in one. `unroll`
     bounds the operations written out in the innermost loop. `flat`: the tile runs over `tile` and the axis
     before it as one, in whole rows. `ahead`: an axis of `order`; what its next step reads is fetched early.
+    `phases`: axes and divisors of their extents; places that far apart are computed side by side.
     """
 
     vector: int
@@ -30,6 +31,7 @@ class Schedule:
     unroll: int = 512
     flat: bool = False
     ahead: int | None = None
+    phases: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from onepass.core.tensor import TensorType
+from onepass.forms.narrow import is_few
 from onepass.forms.winograd import POINTS, shape_of
 from onepass.fuse.places import REORDER, Places
 from onepass.fuse.rules import reads
@@ -151,7 +152,8 @@ def _output_block(
         channels, group = kind.shape[1], node.attrs.get("group", 1)
         depthwise = group == channels == graph.types[node.inputs[0]].shape[1]
         blocked_input = layouts.get(node.inputs[0], PLAIN).block > 1
-        wide = channels >= lanes // 2 or blocked_input
+        few = node.op == "conv" and group == 1 and is_few(channels, lanes)
+        wide = channels >= lanes // 2 or (blocked_input and not few)
         return lanes if wide and (group == 1 or depthwise) else 1
     if node.spelling == REORDER:
         return lanes if kind.shape[1] >= lanes // 2 else 1
