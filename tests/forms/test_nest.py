@@ -124,6 +124,18 @@ def test_convolution_within_a_network(size, channels, out, given):
     check(graph, length=channels * 9, modes=("native",))
 
 
+@pytest.mark.parametrize("width", [16, 32])
+def test_groups_of_whole_blocks(width):
+    """Groups as wide as blocks of lanes stay blocked, and read their own blocks only."""
+    attrs = conv_attrs(2, (3, 3), pads=(1, 1, 1, 1), group=2)
+    graph = graph_of(
+        {"x": (1, 3, 7, 13)}, ("conv", "x u", conv_attrs(2, (1, 1))), ("conv", "v0 w", attrs),
+        ("relu", "v1", {}),
+        constants={"u": normal(32, 3, 1, 1), "w": normal(2 * width, 16, 3, 3)},
+    )  # fmt: skip
+    check(graph, length=144, modes=("native",))
+
+
 def test_narrow_convolution_keeps_nan_where_it_is():
     """Lanes past the last channel hold NaN and reach no sum; a NaN of the image reaches its window only."""
     image = normal(1, 3, 9, 21)

@@ -87,7 +87,7 @@ def _tile(resolver: Resolver, root: Compute, piece: Segment, lanes: int) -> tupl
         found += _sums(resolver, root, add(start, idx(PLACE)), part, buffer)
     for place in range(places):
         for out in range(outs):
-            found += _total(parts, totals, place, out)
+            found.append(_total(parts, totals, place, out))
     found.append(_outputs(resolver, root, start, totals))
     for buffer in (totals, *parts):
         found = [Alloc(buffer, tuple(found))]
@@ -131,23 +131,30 @@ def _sums(resolver: Resolver, root: Compute, last: Expr, part: Segment, acc: Buf
     return [loop(PLACE, places, (start,), "unroll"), loop(BLOCK, part.count, (body,))]
 
 
-def _total(parts: Sequence[Buffer], totals: Buffer, place: int, out: int) -> list[Stmt]:
-    """The lanes of all parts added up, by halves."""
+def _total(parts: Sequence[Buffer], totals: Buffer, place: int, out: int) -> Stmt:
+    """The lanes of all parts added up: each time the upper half onto the lower one."""
     found: list[Stmt] = []
     terms: list[Expr] = []
+    halves: list[Buffer] = []
     for buffer in parts:
-        lanes = buffer.shape[-1]
-        where = (const(place), const(out))
+        name, lanes = buffer.name, buffer.shape[-1]
+        where: Indices = (const(place), const(out))
         while lanes > 2 and lanes % 2 == 0:
             lanes //= 2
-            halves = (idx(LANE), add(idx(LANE), lanes))
-            low, high = (Load(buffer.name, (*where, index), buffer.dtype) for index in halves)
-            half = Store(buffer.name, (*where, idx(LANE)), binary("add", low, high))
+            indices = ((*where, idx(LANE)), (*where, add(idx(LANE), lanes)))
+            low, high = (Load(name, index, buffer.dtype) for index in indices)
+            name, where = f"{buffer.name}_{lanes}", ()
+            halves.append(Buffer(name, buffer.dtype, (lanes,), "register"))
+            half = Store(name, (idx(LANE),), binary("add", low, high))
             found.append(loop(LANE, lanes, (half,), "vector"))
-        terms += [Load(buffer.name, (*where, const(lane)), buffer.dtype) for lane in range(lanes)]
-    while len(terms) > 1:
-        terms = [binary("add", *terms[:2]), *terms[2:]]
-    return [*found, Store(totals.name, (const(out), const(place)), terms[0])]
+        terms += [Load(name, (*where, const(lane)), buffer.dtype) for lane in range(lanes)]
+    total = terms[0]
+    for term in terms[1:]:
+        total = binary("add", total, term)
+    body: tuple[Stmt, ...] = (*found, Store(totals.name, (const(out), const(place)), total))
+    for buffer in halves:
+        body = (Alloc(buffer, body),)
+    return body[0]
 
 
 def _outputs(resolver: Resolver, root: Compute, start: Expr, totals: Buffer) -> Stmt:

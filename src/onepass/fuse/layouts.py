@@ -154,7 +154,10 @@ def _output_block(
         blocked_input = layouts.get(node.inputs[0], PLAIN).block > 1
         few = node.op == "conv" and group == 1 and is_few(channels, lanes)
         wide = channels >= lanes // 2 or (blocked_input and not few)
-        return lanes if wide and (group == 1 or depthwise) else 1
+        ends = (channels, graph.types[node.inputs[0]].shape[1])
+        assert isinstance(group, int)
+        whole = node.op == "conv" and all(end % (lanes * group) == 0 for end in ends)
+        return lanes if wide and (group == 1 or depthwise or whole) else 1
     if node.spelling == REORDER:
         return lanes if kind.shape[1] >= lanes // 2 else 1
     if node.op == "concat":
