@@ -111,9 +111,11 @@ def compile_graph(
         graph = step(graph)
         if _checks():
             verify_graph(graph, step.__name__)
-    graph, layouts = assign_layouts(graph, target.vector_bits // 32)
-    context = Context(graph, layouts, machine, workers, settings.rewrites)
-    planned = make_plan(context, FuseMode.parse(settings.fuse))
+    mode = FuseMode.parse(settings.fuse)
+    rewrites = mode.allowed(settings.rewrites)
+    graph, layouts = assign_layouts(graph, target.vector_bits // 32, rewrites)
+    context = Context(graph, layouts, machine, workers, rewrites)
+    planned = make_plan(context, mode)
     graph = planned.plan.graph  # with copies of the producers that are cheaper to compute again
     context = replace(context, graph=graph, layouts=planned.plan.layouts)
     wanted: dict[str, tuple[Packed | None, Array]] = {}

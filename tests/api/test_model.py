@@ -92,6 +92,13 @@ def test_exact_switches_rewrites_off():
     assert onepass.compile(chain(), exact=True)._setup.settings.rewrites == frozenset()
 
 
+def test_one_rewrite_can_be_switched_off():
+    left = onepass.compile(chain(), without=["winograd"])._setup.settings.rewrites
+    assert left == {"fold_batch_norm"}
+    with pytest.raises(onepass.OptionError, match="fold_batch_norm, winograd"):
+        onepass.compile(chain(), without=["winogard"])
+
+
 @pytest.mark.parametrize(("call", "text"), [
     (lambda m, x: m(), "takes 2 inputs, not 0"),
     (lambda m, x: m(x), "no array for b"),

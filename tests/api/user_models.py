@@ -35,6 +35,21 @@ def conv_relu(batch="N"):
     return model
 
 
+def two_convolutions():
+    """3x3 convolutions of 32 channels, the second between values that only kernels see, and a mean."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        two (float[1,32,16,16] image) => (float[1,32,1,1] means)
+        {
+            [one] a = Conv<pads=[1,1,1,1]>(image, w)
+            [two] b = Conv<pads=[1,1,1,1]>(a, w)
+            [mean] means = GlobalAveragePool(b)
+        }""")
+    weights = np.random.default_rng(0).standard_normal((32, 32, 3, 3), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
 def chain(op="Relu"):
     """`y = op(a + b)` over a vector of open length."""
     return parser.parse_model(f"""

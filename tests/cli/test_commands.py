@@ -2,11 +2,12 @@
 
 import json
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import onnx
 import pytest
-from user_models import chain, conv_relu
+from user_models import chain, conv_relu, two_convolutions
 
 from onepass.cli import machine as machine_command
 from onepass.core.files import write_text
@@ -102,6 +103,26 @@ def test_why_is_a_sentence_with_numbers(onepass, small):
     assert result.code == 0 and "stays in registers" in result.out and "predicted" in result.out
     data = onepass.json("why", path, "conv", "relu")
     assert data["decisions"][0]["home"] == "register" and data["answer"] in result.out
+
+
+def test_why_of_one_node_tells_each_of_its_edges(onepass, small):
+    path = small(two_convolutions())
+    on, off = onepass("why", path, "two").out, onepass("why", path, "two", "--without", "winograd").out
+    assert on.count("F(4x4)") == 2 and on.count("stays in cache") == 2 and "the largest input" in on
+    assert "'a'" in on and "'b'" in on and "'a'" in off and "F(4x4)" not in off
+    data = onepass.json("why", path, "two")
+    assert data["b"] is None and len(data["answer"].splitlines()) == len(data["decisions"]) == 4
+    assert "#tiles" not in onepass("why", path, "one", "two").out
+
+
+def test_explain_and_the_report_show_what_winograd_keeps_in_cache(onepass, small):
+    path = small(two_convolutions())
+    for words in ([], ["--node", "two"]):
+        assert onepass("explain", path, *words).out.count("off by at most") >= 2
+    values = {d["value"] for d in onepass.json("explain", path)["decisions"]}
+    assert values >= {"one#tiles", "two#tiles", "two#products"}
+    assert onepass.json("optimize", path, "-o", "out")["decisions"]["cache"] == 4
+    assert "two#tiles" in Path("out/report.html").read_text("utf-8")
 
 
 def test_machine_shows_roofs_and_says_when_they_cannot_be_kept(onepass):

@@ -44,10 +44,17 @@ def test_a_user_error_is_short_and_exits_with_2(onepass, small, tmp_path, words,
 
 @pytest.mark.parametrize("words", [
     ["why", "zoo:row_chain", "/gelu/Gelu", "/act/Sigmo"],
+    ["why", "zoo:row_chain", "/gelu/Gel"],
     ["zoo", "export", "x", "y"],
 ])  # fmt: skip
 def test_unknown_names(onepass, words):
     assert onepass(*words).code == 2
+
+
+def test_an_unknown_rewrite_is_refused_before_any_work(onepass, small):
+    result = onepass("explain", small(chain()), "--without", "winogard")
+    assert result.code == 2 and "the rewrites are fold_batch_norm, winograd" in result.err
+    assert "reading" not in result.err
 
 
 def test_an_unknown_peer_is_refused_before_any_work(onepass, small):

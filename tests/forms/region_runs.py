@@ -123,18 +123,25 @@ def moved_by_nothing(node, layouts, graph, memory):
     return source.take(range(start, start + size), output.place.axis)
 
 
-def planned(graph, fuse="auto", lanes=4, rewrites=frozenset({"fold_batch_norm"}), layouts=None):
+def planned(
+    graph, fuse="auto", lanes=4, rewrites=frozenset({"fold_batch_norm"}), layouts=None, workers=WORKERS
+):
     """The context and the plan of `graph`; `layouts` replaces those that would be chosen."""
+    mode = FuseMode.parse(fuse)
+    rewrites = mode.allowed(rewrites)
     if layouts is None:
-        graph, layouts = assign_layouts(graph, lanes)
-    context = Context(graph, layouts, machine(lanes), WORKERS, rewrites)
-    made = make_plan(context, FuseMode.parse(fuse))
+        graph, layouts = assign_layouts(graph, lanes, rewrites)
+    context = Context(graph, layouts, machine(lanes), workers, rewrites)
+    made = make_plan(context, mode)
     return replace(context, graph=made.plan.graph, layouts=made.plan.layouts), made
 
 
-def run_regions(graph, inputs, fuse="none", lanes=4, native=False, layouts=None):
-    """Outputs by name, and the kernels that ran."""
-    context, made = planned(graph, fuse, lanes, layouts=layouts)
+def run_regions(
+    graph, inputs, fuse="none", lanes=4, native=False, layouts=None, reshape=lambda shaped: shaped,
+    workers=WORKERS, **options,
+):
+    """Outputs by name, and the kernels that ran; `reshape` may change how each region is built."""
+    context, made = planned(graph, fuse, lanes, layouts=layouts, workers=workers, **options)
     graph = context.graph
     memory = {n: to_physical(a, context.layouts.get(n, PLAIN)) for n, a in inputs.items()}
     kernels = []
@@ -143,10 +150,10 @@ def run_regions(graph, inputs, fuse="none", lanes=4, native=False, layouts=None)
             node = region.nodes[0]
             memory[node.outputs[0]] = moved_by_nothing(node, context.layouts, graph, memory)
             continue
-        built = build_region(context, shaped)
+        built = build_region(context, reshape(shaped))
         verify(built.kernel)
         kernels.append(built.kernel)
-        known = {**graph.constants, **shaped.body.constants}
+        known = {**graph.constants, **shaped.body.constants, **built.made}
         arrays, own = {}, {}
         for buffer, arg in zip(built.kernel.params, built.args, strict=True):
             if arg in built.packed:
@@ -163,9 +170,9 @@ def run_regions(graph, inputs, fuse="none", lanes=4, native=False, layouts=None)
                     arrays[buffer.name][own[arg]] = memory[arg]
             assert arrays[buffer.name].shape == buffer.shape, arg
         if native:
-            arrays = run_native(built.kernel, arrays, WORKERS)
+            arrays = run_native(built.kernel, arrays, workers)
         else:
-            interpret(built.kernel, arrays, WORKERS)
+            interpret(built.kernel, arrays, workers)
         names = {arg: buffer.name for buffer, arg in zip(built.kernel.params, built.args, strict=True)}
         memory |= {arg: arrays[names[arg]][own[arg]] for arg in region.outputs if arg in names}
         for name in set(region.outputs) - memory.keys():

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from onepass.compare.setup import Setup, set_up
 from onepass.core.errors import InternalError, ModelError, OptionError, UserError
-from onepass.core.settings import Settings
+from onepass.core.settings import REWRITES, Settings, rewrites_without
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
 from onepass.report.outcome import Json
@@ -56,6 +56,12 @@ FuseOption = Annotated[
 ExactOption = Annotated[
     bool, typer.Option("--exact", help="Switch off every rewrite that may change the rounding of results.")
 ]
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option("--without", metavar="REWRITE", show_default=False,
+                 help="Switch off one such rewrite: " + " or ".join(sorted(REWRITES)) + ". "
+                 "May be given several times."),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +78,13 @@ class Opened:
 
 def open_model(
     step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
-    exact: bool,
+    exact: bool, without: Sequence[str] | None,
 ) -> Opened:  # fmt: skip
     """The model at path `model`, or of the zoo, with the options; raises UserError.
 
     The shapes are those given, then those that the model carries; `step` is told what is done.
     """
+    rewrites = rewrites_without(without or ())
     step("reading the model")
     given = dict(map(parse_shape, shapes or ()))
     name = model.removeprefix("zoo:") if model.startswith("zoo:") else Path(model).stem
@@ -87,8 +94,7 @@ def open_model(
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
     step(ROOFS)
-    settings = Settings(threads, fuse, dict(known))
-    setup = set_up(replace(settings, rewrites=frozenset()) if exact else settings)
+    setup = set_up(Settings(threads, fuse, dict(known), frozenset() if exact else rewrites))
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 

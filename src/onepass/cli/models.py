@@ -17,6 +17,7 @@ from onepass.cli.common import (
     ModelArgument,
     ShapeOption,
     ThreadsOption,
+    WithoutOption,
     open_model,
     progress,
     reported,
@@ -57,6 +58,7 @@ def optimize(
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
+    without: WithoutOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Also judge each kernel alone, by what it read and wrote.")
     ] = False,
@@ -70,7 +72,7 @@ def optimize(
     Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact, without)
         setup, folder = opened.setup, output or Path("onepass-out") / opened.name
         _check_folder(folder)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
@@ -115,6 +117,7 @@ def explain(
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
+    without: WithoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what holds each operator up, and where each value lives and why.
@@ -127,7 +130,7 @@ def explain(
     Example: `onepass explain zoo:vector_add`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact, without)
         step("compiling and measuring")
         found = explain_model(opened.loaded, opened.setup, opened.shapes)
     if as_json:
@@ -153,24 +156,27 @@ def explain(
 def why(
     model: ModelArgument,
     a: Annotated[str, typer.Argument(metavar="A", help="A node or value of the model.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The node or value at the other end.")],
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="The node or value at the other end; all if left out.")
+    ] = None,
     threads: ThreadsOption = None,
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
+    without: WithoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say in a sentence why the edge between two nodes is fused, or is not.
+    """Say in a sentence why the edge between two nodes, or each edge of one node, is fused or is not.
 
     Example: `onepass why zoo:resnet50 /conv1/Conv /bn1/BatchNormalization`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact, without)
         step("planning the model")
         plan = opened.setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
     text = why_edge(plan, a, b)
     if as_json:
-        found = [decision_json(d) for d in plan.decisions if {a, b} <= {d.producer, d.consumer, d.value}]
+        found = [decision_json(d) for d in plan.decisions if {a, b or a} <= d.names]
         show_json({"model": opened.label, "a": a, "b": b, "answer": text, "decisions": found})
         return
     screen().say(text)
@@ -186,6 +192,7 @@ def bench(
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
+    without: WithoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a model here, fused and not, and on other runtimes, in turns, on the same inputs; say who wins.
@@ -196,7 +203,7 @@ def bench(
     Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact)
+        opened = open_model(step, model, shape, threads, fuse, exact, without)
         peers = [name.strip() for name in against.split(",") if name.strip()]
         race = run_race(opened.label, opened.loaded, opened.setup, opened.shapes, peers, step)
     if as_json:

@@ -1,7 +1,8 @@
 """One model run unfused and fused side by side: times, traffic, and the error of both.
 
 In: a loaded model, its shapes and a setup. Out: a `FusionRun`: the outcome with both plans and their
-traces, all that the report needs. Both use the same code generator, the same layouts, the same inputs.
+traces, all that the report needs. Both use the same code generator, the same inputs, and the same layouts but
+for the wider borders of Winograd tiles.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onepass.cost.machine import Machine
@@ -33,7 +33,11 @@ WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs mo
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """A group of nodes with its form and its predicted time."""
+    """A group of nodes with its form and its predicted time.
+
+    `alternative_s`: of a convolution that can be computed in Winograd's form and directly, the predicted
+    seconds of the way not taken.
+    """
 
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
@@ -41,6 +45,7 @@ class Shaped:
     form: Form
     estimate: Estimate
     winograd: WinogradSchedule | None = None
+    alternative_s: float | None = None
     built: Built | None = None
 
 
@@ -102,11 +107,15 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     kept = built.kept if built is not None else frozenset()
     traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency, kept)
     guess = estimate(traffic, context.machine, context.workers)
-    if form == "contraction" and "winograd" in context.rewrites:
-        found = choose_winograd(body, graph, context.layouts, context.machine, context.workers, guess.seconds)
-        if found is not None:
-            return Shaped(tuple(nodes), tuple(outputs), body, "winograd", found[1], found[0])
-    return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
+    shaped = Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
+    if form != "contraction" or "winograd" not in context.rewrites:
+        return shaped
+    found = choose_winograd(body, graph, context.layouts, context.machine, context.workers)
+    if found is None or found[1].seconds >= guess.seconds:
+        return replace(shaped, alternative_s=found[1].seconds if found else None)
+    return replace(
+        shaped, form="winograd", estimate=found[1], winograd=found[0], alternative_s=guess.seconds
+    )
 
 
 def _check_space(body: Body, form: Form) -> None:

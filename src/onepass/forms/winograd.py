@@ -85,9 +85,10 @@ def shape_of(root: Compute) -> Shape3x3 | None:
     reduced = [axis.extent for axis in root.reduce_axes]
     if [axis.name for axis in root.axes] != ["n", "c", "y0", "y1"] or reduced[1:] != [3, 3]:
         return None
-    data = root.body.a if hasattr(root.body, "a") else None
-    if not isinstance(data, Load) or root.dtype.name != "float32" or data.indices[1] != idx("k"):
+    operands = operand_loads(root)
+    if operands is None or root.dtype.name != "float32" or operands[0].indices[1] != idx("k"):
         return None
+    data = operands[0]
     pads = []
     for number, index in enumerate(data.indices[2:]):
         start = add(idx(f"y{number}"), idx(f"r{number}"))
@@ -374,7 +375,9 @@ class _Builder:
 
     def _inside(self, index: Expr, extent: int, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         condition = self.resolver.simplify(binary("lt", index, const(extent)))
-        return body if isinstance(condition, Const) else (If(condition, body),)
+        if isinstance(condition, Const):  # the tensor ends with a tile, or is smaller than one
+            return body if condition.value else ()
+        return (If(condition, body),)
 
 
 def _element(value: Expr, indices: Indices) -> Expr:

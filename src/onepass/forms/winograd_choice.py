@@ -25,6 +25,7 @@ from onepass.forms.traffic import region_traffic, serving_level
 from onepass.forms.winograd import POINTS, Shape3x3, WinogradSchedule, matrices, reaches, shape_of
 from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN, Layout
+from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Array
 
 MAX_TILES = 64  # in a block: more gain nothing, as the weights of a place then come from the first level
@@ -36,7 +37,7 @@ SAFE_INPUT = 2.0**64  # inputs up to this size must stay finite
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Of all blocks: seconds with both workers' shares side by side, operations, and bytes by level."""
+    """Of all blocks: seconds with the workers side by side, operations, and bytes of scratch and weights."""
 
     total_s: float
     compute_s: float
@@ -46,11 +47,11 @@ class _Costs:
 
 
 def choose_winograd(
-    body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine, workers: int, limit_s: float
+    body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine, workers: int
 ) -> tuple[WinogradSchedule, Estimate] | None:
     """The best way to run the region in this form, with its predicted time.
 
-    None where the form does not fit, takes `limit_s` or longer, or may overflow.
+    None where the form does not fit or may overflow.
     """
     root = body.reductions()[0]
     shape, operands = shape_of(root), operand_loads(root)
@@ -59,7 +60,9 @@ def choose_winograd(
     data, weights = operands[0].buffer, graph.constants[operands[1].buffer]
     lanes, layout = machine.lanes(4), layouts.get(data, PLAIN)
     blocks = {layouts.get(name, PLAIN).block for name in (data, *body.outputs)}
-    if data not in graph.types or blocks != {lanes} or lanes == 1:
+    if data not in body.inputs or blocks != {lanes} or lanes == 1:
+        return None
+    if not _stays_inside(body, layouts, shape.outputs, lanes):
         return None
     plain = region_traffic(body, graph, layouts, machine, workers, 1.0)
     footprint = sum(array.nbytes for array in graph.constants.values())  # all of them stream past in a run
@@ -69,9 +72,28 @@ def choose_winograd(
         if reaches(shape, edge, layout, graph.types[data].shape[2:]):
             schedule, costs = _best_cut(shape, edge, lanes, machine, workers, level)
             guess = _estimate(plain, weights.nbytes, costs, level, machine, workers)
-            if guess.seconds < min(limit_s, best[1].seconds if best else math.inf):
+            faster = best is None or guess.seconds < best[1].seconds
+            if faster and _stays_finite(weights, edge):
                 best = schedule, guess
-    return best if best is not None and _stays_finite(weights, best[0].edge) else None
+    return best
+
+
+def _stays_inside(body: Body, layouts: Mapping[str, Layout], channels: int, lanes: int) -> bool:
+    """Whether lanes past the last of the output's channels may be computed too.
+
+    What follows the convolution must read blocked values there, or vectors over channels, which are packed.
+    """
+    if channels % lanes == 0:
+        return True
+    root = body.reductions()[0]
+    return all(
+        body.stage(load.buffer) is not None
+        or layouts.get(load.buffer, PLAIN).block == lanes
+        or frozenset().union(*map(index_names, load.indices)) <= {stage.axes[1].name}
+        for stage in body.stages
+        for load in loads(stage.body)
+        if stage is not root
+    )
 
 
 def _stays_finite(weights: Array, edge: int) -> bool:
@@ -85,15 +107,15 @@ def _stays_finite(weights: Array, edge: int) -> bool:
 def error_bound(weights: Array, edge: int) -> float:
     """The largest error of an output whose inputs are at most one in size.
 
-    u-fold |A^T| (sum over channels of |G w G^T| * |B^T| 1 |B|) |A|, the largest sum that the steps can build
-    up, for each rounding: one a channel and some in the transforms (Higham 2002, lemma 3.1).
+    |A^T| (|G| sum of |w| over channels |G^T| * |B^T| 1 |B|) |A|, the most that the steps can build up, times
+    u for each rounding on the way to an output: one a channel, one of the weight, at most m + 2 in each of
+    the two directions of either transform, whose constants are exact (Higham 2002, lemma 3.1).
     """
-    inputs, g, outputs = matrices(edge)
-    both = np.kron(g, g)
-    made = np.abs(weights.reshape(*weights.shape[:2], 9).astype(np.float64) @ both.T).sum(axis=1)
-    rows, outputs = np.abs(inputs).sum(axis=1), np.abs(outputs)
+    inputs, g, outputs = map(np.abs, matrices(edge))
+    made = np.abs(weights).sum(axis=1, dtype=np.float64).reshape(-1, 9) @ np.kron(g, g).T
+    rows = inputs.sum(axis=1)
     sums = (made * np.kron(rows, rows)) @ np.kron(outputs, outputs).T
-    roundings = weights.shape[1] + 4 * (edge + 2) + 2
+    roundings = weights.shape[1] + 4 * (edge + 2) + 1
     return gamma(roundings, unit_roundoff(F32)) * float(sums.max(initial=0.0))
 
 

@@ -9,7 +9,7 @@ Parts of a concatenation lie inside it where that is possible (`places`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from onepass.core.tensor import TensorType
@@ -29,10 +29,13 @@ from onepass.ops.opdef import Compute, Lowering
 MAX_BORDER_GROWTH = 2.5
 
 
-def assign_layouts(graph: Graph, lanes: int) -> tuple[Graph, dict[str, Layout]]:
+def assign_layouts(
+    graph: Graph, lanes: int, rewrites: frozenset[str]
+) -> tuple[Graph, dict[str, Layout]]:
     """The graph, with a copy of each value that has to lie elsewhere too, and the layout of each value."""
-    graph = _copy_padded_inputs(graph)
-    borders = _borders(graph)
+    edges = (1, max(POINTS)) if "winograd" in rewrites else (1,)
+    graph = _copy_padded_inputs(graph, edges)
+    borders = _borders(graph, edges)
     types = dict(graph.types)
     places = Places(graph, types, borders)
     layouts: dict[str, Layout] = {}
@@ -73,9 +76,9 @@ def _placed(
     return {name: Layout(layout.block, common[wholes[name]], found[name]) for name, layout in layouts.items()}
 
 
-def _copy_padded_inputs(graph: Graph) -> Graph:
+def _copy_padded_inputs(graph: Graph, edges: Sequence[int]) -> Graph:
     """A node that copies an input into a bordered buffer, in front of the windows that pad it."""
-    borders = _borders(graph)
+    borders = _borders(graph, edges)
     nodes: list[Node] = []
     types = dict(graph.types)
     renamed: dict[str, str] = {}
@@ -106,10 +109,10 @@ def _wanted_borders(graph: Graph, node: Node, edge: int = 1) -> dict[str, Pads]:
     return wanted
 
 
-def _borders(graph: Graph) -> dict[str, Pads]:
-    """The border of each value that windows pad: as far as whole tiles reach, where that is not too large."""
+def _borders(graph: Graph, edges: Sequence[int]) -> dict[str, Pads]:
+    """The border of each value that windows pad: for tiles of the last of `edges` that it may grow to."""
     found: dict[str, Pads] = {}
-    for edge in (1, max(POINTS)):
+    for edge in edges:
         borders: dict[str, Pads] = {}
         for node in graph.nodes:
             for name, pads in _wanted_borders(graph, node, edge).items():

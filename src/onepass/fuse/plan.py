@@ -18,6 +18,8 @@ COPY = "#again"  # in the names of copied nodes and values, after the name of wh
 class Decision:
     """The ledger's entry for one edge: `value` from `producer` to `consumer` (node names).
 
+    Entries with the reason `winograd` are of values that only this form makes, within one node: they save
+    nothing, as no other plan has them.
     `producer` is '' for a graph input, `consumer` '' for a graph output. `reason` is a code from
     `rules.REASONS`, `detail` one sentence with the numbers of the merge that decided. `saved_bytes[level]`:
     traffic that this home avoids against `memory`; summed over a value's edges it is the value's.

@@ -19,6 +19,7 @@ from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
 from onepass.fuse.plan import Decision, Plan, Region
 from onepass.fuse.recompute import Repeat, copy_cheap_producers
+from onepass.fuse.winograd_entries import convolution, direct_note, winograd_entries
 from onepass.graph.ir import Node
 from onepass.loops.ir import Home
 
@@ -50,6 +51,10 @@ class FuseMode:
         raise OptionError(
             f"'{text}' is not a way to fuse", remedy="use none, auto, all, only=NODE[,NODE] or limit=N"
         )
+
+    def allowed(self, rewrites: frozenset[str]) -> frozenset[str]:
+        """Those of `rewrites` that keep to this mode: `winograd` keeps values in cache, `none` keeps none."""
+        return rewrites - {"winograd"} if self.kind == "none" else rewrites
 
     def objection(self, nodes: Iterable[Node], merges: int = 0) -> str:
         """Why `nodes` may not become one region after so many `merges`, '' where they may."""
@@ -174,8 +179,18 @@ class _Planner:
                 if at is not None and source is not None:
                     within = region_of[reader] if len(ends) == 1 else None
                     edge = self._decided(edge, at, within, repeated.get(value))
-                found.append(edge)
+                found.append(self._told_of_winograd(edge, at))
+        for group in groups.in_order():
+            found += winograd_entries(graph, group.shaped) if group.shaped else ()
         return tuple(found)
+
+    def _told_of_winograd(self, edge: Decision, reader: int | None) -> Decision:
+        """`edge` with the price of Winograd's form where a convolution that reads it declined that."""
+        shaped = self.groups.group_of[reader].shaped if reader is not None else None
+        conv = convolution(shaped) if shaped is not None else None
+        if shaped is None or conv is None or (edge.consumer, edge.value) != (conv.name, conv.inputs[0]):
+            return edge
+        return replace(edge, detail=edge.detail + direct_note(shaped))
 
     def _decided(self, edge: Decision, reader: int, region: Region | None, repeat: Repeat | None) -> Decision:
         """`edge` between two nodes, within `region` unless that is None."""

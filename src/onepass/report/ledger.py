@@ -14,6 +14,7 @@ from onepass.core.errors import UserError
 from onepass.fuse.plan import Decision, Plan
 from onepass.report.units import bytes_text, seconds_text
 
+WEIGHT = "A weight is read by every kernel that uses it: there is nothing to decide."
 _WHERE = {"register": "stays in registers", "cache": "stays in cache", "memory": "goes through memory"}
 
 
@@ -29,14 +30,17 @@ def ledger_jsonl(plan: Plan) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def why(plan: Plan, a: str, b: str) -> str:
+def why(plan: Plan, a: str, b: str | None = None) -> str:
     """Why the edge between `a` and `b` (nodes or values, in either order) has its home; a line for each edge.
 
-    Raises UserError for a name that the model does not have.
+    Without `b` every edge of `a`. Raises UserError for a name that the model does not have.
     """
     known = [*(node.name for node in plan.graph.nodes), *plan.graph.types]
-    for name in (a, b):
-        check_name(name, known)
+    check_name(a, known)
+    if b is None:
+        found = [d for d in plan.decisions if a in d.names]
+        return "\n".join(map(_sentence, found)) or WEIGHT
+    check_name(b, known)
     makers = {value: node.name for value, node in plan.graph.producers().items()}
     found = [d for d in plan.decisions if {a, b} <= d.names]
     # A value stands for its producer too, so that two values, one computed from the other, name an edge.
@@ -46,7 +50,7 @@ def why(plan: Plan, a: str, b: str) -> str:
     if a != b and found:
         return "\n".join(map(_sentence, found))
     if {a, b} & plan.graph.constants.keys():
-        return "A weight is read by every kernel that uses it: there is nothing to decide."
+        return WEIGHT
     ends = {end for d in plan.decisions if a in d.names for end in (d.producer, d.consumer)}
     near = ", ".join(f"'{end}'" for end in sorted(ends - {a, ""}))
     answer = f"No edge joins '{a}' and '{b}'" + (f"; edges join '{a}' and {near}." if near else ".")

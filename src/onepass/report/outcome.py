@@ -144,7 +144,8 @@ def summary(outcome: Outcome) -> Group:
     style = "bold green" if outcome.speedup >= 1 - NOISE else "bold red"
     homes = ", ".join(f"{count} {home}" for home, count in outcome.decisions.items())
     code = ", ".join(f"{count} {what}" for what, count in outcome.cache.items())
-    notes = f"Homes of the edges: {homes}. Compiled in {seconds_text(outcome.compile_s)}; code cache: {code}."
+    seconds = seconds_text(outcome.compile_s)
+    notes = f"Homes of the values: {homes}. Compiled in {seconds}; code cache: {code}."
     sentences = map(Text, (*verdict(outcome), notes))
     return Group(
         table([""], ["unfused", "fused", "ratio"], rows, title=title),
