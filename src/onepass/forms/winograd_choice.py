@@ -101,7 +101,7 @@ def _stays_finite(weights: Array, edge: int) -> bool:
     largest = max(float(weights.max(initial=0)), -float(weights.min(initial=0)))
     factors = (float(np.abs(matrix).sum(axis=1).max()) ** 2 for matrix in matrices(edge))
     size = largest * weights.shape[1] * math.prod(factors) * SAFE_INPUT
-    return bool(size < np.finfo(np.float32).max)
+    return bool(size < float(np.finfo(np.float32).max))
 
 
 def error_bound(weights: Array, edge: int) -> float:
