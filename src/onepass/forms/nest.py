@@ -290,8 +290,9 @@ class _NestBuilder:
         stores = (stmt for stmt in statements(body) if isinstance(stmt, Store))
         for load in (load for store in stores for load in loads(store.value)):
             names = frozenset().union(*map(index_names, load.indices))
-            reads_lines = weights or inner.name in index_names(load.indices[-1])
-            if not {name, line} <= names or (load.buffer in packed) != weights or not reads_lines:
+            if not {name, line} <= names or (load.buffer in packed) != weights:
+                continue
+            if not weights and inner.name not in index_names(load.indices[-1]):
                 continue
             for k in range(-(-share // steps)):
                 mine = add(floordiv(mul(step, share), steps), k)
