@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate
@@ -48,7 +48,10 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape."""
+    """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape.
+
+    `in_cache` tells for each value that passes through scratch how it lies there.
+    """
 
     id: int
     form: str
@@ -56,6 +59,7 @@ class Region:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     estimate: Estimate
+    in_cache: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

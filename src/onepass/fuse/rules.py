@@ -17,6 +17,7 @@ REASONS: Mapping[str, str] = {
     "fused": "producer and consumer share one loop nest",
     "row_in_cache": "the row stays in cache between the passes of a reduction",
     "winograd": "made in scratch by Winograd's form, a block of tiles at a time",
+    "rows_in_cache": "the consumer reads a few rows at a time, which stay in cache",
     "graph_boundary": "the user gives or receives this value, so it lies in memory",
     "view": "only the shape's name changes: no element is moved",
     "in_place_concat": "each part is written where the whole has it: no element is moved",
