@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from onepass.core.errors import ShapeError
-from onepass.core.settings import Settings
+from onepass.core.settings import FLUSH, Settings
 from onepass.cost.machine import Machine
 from onepass.forms.nest import Built
 from onepass.forms.packing import Packed
@@ -137,6 +137,7 @@ def compile_graph(
         [(name, graph.types[name]) for name in graph.outputs],
         arena_bytes,
         workers,
+        FLUSH in rewrites,
     )
     plan = replace(planned.plan, arena_bytes=arena_bytes)
     by_key = {cache_key(name, target): data for name, data in objects.items()}

@@ -95,8 +95,37 @@ def test_exact_switches_rewrites_off():
 def test_one_rewrite_can_be_switched_off():
     left = onepass.compile(chain(), without=["winograd"])._setup.settings.rewrites
     assert left == {"fold_batch_norm"}
-    with pytest.raises(onepass.OptionError, match="fold_batch_norm, winograd"):
+    with pytest.raises(onepass.OptionError, match="fold_batch_norm, flush_subnormals, winograd"):
         onepass.compile(chain(), without=["winogard"])
+
+
+def elementary():
+    """Functions with a subnormal result somewhere between -110 and 110."""
+    return onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[N] x) => (float[N] e, float[N] s, float[N] t, float[N] f, float[N] p)
+        { e = Exp(x)  s = Sigmoid(x)  t = Tanh(x)  f = Erf(x)  p = Softmax<axis=0>(x) }""")
+
+
+def test_subnormals_are_flushed_only_when_allowed_and_saved_models_keep_that(tmp_path):
+    x = np.linspace(-110, 110, 4096, dtype=np.float32)
+    exact, flushing = (onepass.compile(elementary(), allow=names) for names in ((), ["flush_subnormals"]))
+    flushing(x)
+    flushing.save(tmp_path / "m.onepass")
+    tiny = np.finfo(np.float32).tiny
+    for model in (flushing, onepass.load(tmp_path / "m.onepass")):
+        for name, kept in exact(x).items():
+            flushed = model(x)[name]
+            np.testing.assert_array_equal(flushed, np.where(np.abs(kept) < tiny, 0, kept))
+        assert exact(x)["e"][x < -88].any() and not model(x)["e"][x < -88].any()
+
+
+def test_rewrites_are_allowed_by_name():
+    assert onepass.compile(chain(), exact=True, allow=["winograd"])._setup.settings.rewrites == {"winograd"}
+    with pytest.raises(onepass.OptionError, match="fold_batch_norm, flush_subnormals, winograd"):
+        onepass.compile(chain(), allow=["flush"])
+    with pytest.raises(onepass.OptionError, match="both"):
+        onepass.compile(chain(), allow=["winograd"], without=["winograd"])
 
 
 @pytest.mark.parametrize(("call", "text"), [

@@ -78,6 +78,16 @@ def test_a_small_model_runs_the_whole_way(monkeypatch):
     assert json.loads(json.dumps(row)) == row
 
 
+def test_a_row_with_subnormals_flushed_says_so_and_is(monkeypatch):
+    raced_with = []
+    monkeypatch.setattr(suite, "open_model", tiny)
+    monkeypatch.setattr(suite, "run_race", lambda name, loaded, setup, *rest, **more: raced_with.append(
+        (name, "flush_subnormals" in setup.settings.rewrites)))  # fmt: skip
+    for flush in (False, True):
+        suite.race(Workload("tiny", (1, 8, 12, 12), flush), set_up(Settings(threads=1)), 1)
+    assert raced_with == [("tiny 1x8x12x12", False), ("tiny 1x8x12x12, subnormals flushed", True)]
+
+
 @pytest.mark.parametrize(("flops", "l2", "memory"), [(10**9, 10, 10), (10, 10**9, 10), (10, 10, 10**9)])
 def test_the_limit_is_the_slowest_roof_without_launches_and_instruction_mix(flops, l2, memory):
     machine = synthetic.machine()

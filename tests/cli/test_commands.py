@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
 import pytest
 from user_models import chain, conv_relu, two_convolutions
@@ -86,6 +87,26 @@ def test_names_cannot_steer_the_terminal(onepass, small, tmp_path):
     assert json.dumps(onepass.json("explain", path)).isascii()
     model.graph.node[1].op_type = "Foo"
     assert "\x1b" not in onepass("explain", small(model)).err
+
+
+def test_subnormal_numbers_are_told_until_they_are_flushed(onepass, small):
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> net (float[64] x) => (float[64] y)
+        <float[64] w = {0}> { [few] t = Mul(x, w) [more] y = Add(t, x) }""")
+    weights = np.where(np.arange(64) % 4, 1, 1e-39).astype(np.float32)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weights, "w"))
+    path = small(model)
+    found = onepass.json("explain", path)["subnormals"]
+    assert found["weights"] == {"w": [16, 64]} and 0 < found["outputs"]["few"][0] <= 16
+    assert found["kept_s"] > 0 and found["flushed_s"] > 0
+    assert "25 % of 'w'" in onepass("explain", path).out
+    assert "25 % of 'w'" in onepass("optimize", path, "-o", "out").out
+    assert "flush_subnormals" in Path("out", "report.html").read_text()
+    allowed = ("--allow", "flush_subnormals")
+    assert onepass.json("explain", path, *allowed)["subnormals"] is None
+    assert "ubnormal" not in onepass("optimize", path, "-o", "out", *allowed).out
+    assert "are zero, as operands" in Path("out", "report.html").read_text()
+    assert onepass.json("optimize", small(conv_relu("1")))["subnormals"] is None
 
 
 def test_explain_one_node(onepass, small):

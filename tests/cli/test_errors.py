@@ -51,9 +51,10 @@ def test_unknown_names(onepass, words):
     assert onepass(*words).code == 2
 
 
-def test_an_unknown_rewrite_is_refused_before_any_work(onepass, small):
-    result = onepass("explain", small(chain()), "--without", "winogard")
-    assert result.code == 2 and "the rewrites are fold_batch_norm, winograd" in result.err
+@pytest.mark.parametrize("option", ["--without", "--allow"])
+def test_an_unknown_rewrite_is_refused_before_any_work(onepass, small, option):
+    result = onepass("explain", small(chain()), option, "winogard")
+    assert result.code == 2 and "the rewrites are fold_batch_norm, flush_subnormals, winograd" in result.err
     assert "reading" not in result.err
 
 

@@ -70,6 +70,22 @@ def test_nan_inf_and_subnormals_flow(chain: MakeChain) -> None:
     assert result[3] != 0
 
 
+def test_subnormals_are_zero_where_asked_on_every_worker(linked: Linked, chain: MakeChain) -> None:
+    """Operands too. Programs with and without it share a pool."""
+    kind, slots = TensorType(F32, (1000,)), {"x": ("input", 0), "y": ("input", 1), "o": ("output", 0)}
+    flushed = Program(
+        linked, [Launch(0, "fmul", ("x", "y", "o"))], slots, {}, [("x", kind), ("y", kind)], [("o", kind)],
+        0, 3, flush=True,
+    )  # fmt: skip
+    tiny, half, large = (np.full(1000, v, np.float32) for v in (2e-38, 0.5, 1e10))
+    exact = chain(3)
+    for _ in range(20):
+        assert not flushed.run([tiny, half])[0].any()
+        assert not flushed.run([tiny * half, large])[0].any()
+        assert np.array_equal(flushed.run([half, half])[0], half * half)
+        assert np.array_equal(exact.run([tiny * half, tiny * half])[0], (tiny * half) * 2 * TWO)
+
+
 def test_what_is_allocated_is_what_was_planned(chain: MakeChain) -> None:
     program = chain(1)
     assert program._arena.nbytes == program.arena_bytes == 4096

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
+import re
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from onepass.core.dtypes import F32
 from onepass.core.errors import OptionError
+from onepass.core.tensor import TensorType
+from onepass.runtime.entry import entry_text
 from onepass.runtime.program import Launch, Linked, Program
 from onepass.runtime.workers import cpu_quota, pool_of, worker_count
+from onepass.targets.llvm.compile import assembly
+from onepass.targets.llvm.description import describe
 
 MakeChain = Callable[[int], Program]
 TWO = np.float32(2)
@@ -70,6 +79,53 @@ def test_a_forked_child_starts_workers_of_its_own(chain: MakeChain) -> None:
                 os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert np.array_equal(program.run([x, x])[0], (x + x) * TWO)
+
+
+MODE_AT, EXACT, FLUSHING = 28, 0x1F80, 0x9FC0  # MXCSR in the C library's fenv_t of x86-64
+
+
+def callers_mode(wanted: int | None = None) -> int:
+    """This thread's MXCSR, set to `wanted` if that is given, without the flags of past exceptions."""
+    libm, state = ctypes.CDLL("libm.so.6"), ctypes.create_string_buffer(64)
+    assert libm.fegetenv(state) == 0
+    if wanted is not None:
+        state[MODE_AT : MODE_AT + 4] = wanted.to_bytes(4, "little")
+        assert libm.fesetenv(state) == libm.fegetenv(state) == 0
+    return int.from_bytes(state[MODE_AT : MODE_AT + 4], "little") & ~0x3F
+
+
+@pytest.mark.skipif(
+    (sys.platform, platform.machine()) != ("linux", "x86_64"), reason="reads the C library's fenv_t"
+)
+@pytest.mark.parametrize("flush", [False, True])
+def test_a_call_depends_on_no_callers_mode_and_leaves_it(linked: Linked, flush: bool) -> None:
+    kind = TensorType(F32, (1000,))
+    program = Program(
+        linked, [Launch(0, "fmul", ("x", "x", "o"))], {"x": ("input", 0), "o": ("output", 0)}, {},
+        [("x", kind)], [("o", kind)], 0, 2, flush,
+    )  # fmt: skip
+    x = np.full(1000, 1e-20, np.float32)
+    outcomes: list[tuple[int, int, list[bool]]] = []
+
+    def call(mode: int) -> None:
+        callers_mode(mode)
+        results = [bool(program.run([x])[0].view(np.uint32).any()) for _ in range(50)]
+        outcomes.append((mode, callers_mode(), results))
+
+    threads = [threading.Thread(target=call, args=(mode,)) for mode in (EXACT, FLUSHING) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(mode for mode, _, _ in outcomes) == [EXACT, EXACT, FLUSHING, FLUSHING]
+    for before, after, results in outcomes:
+        assert after == before and results == [not flush] * 50
+
+
+def test_arm_has_its_mode_set_too() -> None:
+    target = describe("cortex-a72")
+    modes, text = entry_text(target)
+    assert modes == (0, 1 << 24) and len(re.findall(r"msr\s+fpcr", assembly(text, target).lower())) >= 2
 
 
 def test_programs_share_the_threads(chain: MakeChain) -> None:

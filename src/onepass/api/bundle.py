@@ -19,7 +19,7 @@ from typing import IO, Any
 from onepass.compare.setup import Setup, set_up
 from onepass.core.errors import ModelError
 from onepass.core.files import write_whole
-from onepass.core.settings import Settings
+from onepass.core.settings import REWRITES, Settings
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_embed import self_contained
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
@@ -107,7 +107,7 @@ def _setup(manifest: Mapping[str, Any], threads: int | None) -> tuple[Setup, str
     """The setup that was saved where processor and workers are the same, so that the plan is; else a new
     one, and in words why."""
     row, stored, target = manifest["settings"], manifest["target"], describe_host()
-    rewrites = frozenset(row["rewrites"]) & Settings().rewrites
+    rewrites = frozenset(row["rewrites"]) & REWRITES.keys()
     threads = row["threads"] if threads is None else threads
     settings = Settings(threads, row["fuse"], _shapes(row["shapes"]), rewrites, row["cache"])
     workers = worker_count(threads)

@@ -21,7 +21,7 @@ from onepass.compare.fusion import run_fusion
 from onepass.compare.setup import Setup, set_up
 from onepass.core.errors import OptionError, ShapeError, UserError
 from onepass.core.files import write_text
-from onepass.core.settings import Settings, rewrites_without
+from onepass.core.settings import Settings, choose_rewrites
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_import import import_onnx, refuse_unsupported
 from onepass.frontends.onnx_model import InputDescription, ModelSource, OnnxModel, describe_inputs, load_onnx
@@ -41,14 +41,16 @@ def compile(
     fuse: str = "auto",
     exact: bool = False,
     without: Sequence[str] = (),
+    allow: Sequence[str] = (),
     cache: bool = True,
 ) -> Model:
     """Compiles an ONNX model (path, bytes or ModelProto) for this machine.
 
     `shapes` fixes inputs to sizes; inputs that stay open take the sizes of the arrays of each call.
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
-    change rounding, `without` those it names (`fold_batch_norm`, `winograd`). `cache=False` leaves the code
-    cache on disk alone. Raises ModelError, ShapeError or OptionError, in the model's own names.
+    change rounding, `without` those it names (`fold_batch_norm`, `winograd`); `allow` switches on those it
+    names, such as `flush_subnormals`: subnormal numbers are zero. `cache=False` leaves the code cache on
+    disk alone. Raises ModelError, ShapeError or OptionError, in the model's own names.
     """
     try:
         given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}
@@ -56,8 +58,7 @@ def compile(
         raise OptionError(
             f"{shapes!r} are not shapes", remedy="write them like shapes={'input': (1, 3, 224, 224)}"
         ) from None
-    rewrites = rewrites_without(without)
-    settings = Settings(threads, fuse, given, frozenset() if exact else rewrites, cache)
+    settings = Settings(threads, fuse, given, choose_rewrites(exact, without, allow), cache)
     return Model(load_onnx(model), set_up(settings))
 
 

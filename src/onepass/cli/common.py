@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from onepass.compare.setup import Setup, set_up
 from onepass.core.errors import InternalError, ModelError, OptionError, UserError
-from onepass.core.settings import REWRITES, Settings, rewrites_without
+from onepass.core.settings import DEFAULT_REWRITES, FLUSH, REWRITES, Settings, choose_rewrites
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
 from onepass.report.outcome import Json
@@ -59,8 +59,13 @@ ExactOption = Annotated[
 WithoutOption = Annotated[
     list[str] | None,
     typer.Option("--without", metavar="REWRITE", show_default=False,
-                 help="Switch off one such rewrite: " + " or ".join(sorted(REWRITES)) + ". "
+                 help="Switch off one such rewrite: " + " or ".join(sorted(DEFAULT_REWRITES)) + ". "
                  "May be given several times."),
+]  # fmt: skip
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option("--allow", metavar="REWRITE", show_default=False,
+                 help=f"Switch on a rewrite that is off by default: {FLUSH} ({REWRITES[FLUSH]})."),
 ]  # fmt: skip
 
 
@@ -78,13 +83,13 @@ class Opened:
 
 def open_model(
     step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
-    exact: bool, without: Sequence[str] | None,
+    exact: bool, without: Sequence[str] | None, allow: Sequence[str] | None,
 ) -> Opened:  # fmt: skip
     """The model at path `model`, or of the zoo, with the options; raises UserError.
 
     The shapes are those given, then those that the model carries; `step` is told what is done.
     """
-    rewrites = rewrites_without(without or ())
+    rewrites = choose_rewrites(exact, without or (), allow or ())
     step("reading the model")
     given = dict(map(parse_shape, shapes or ()))
     name = model.removeprefix("zoo:") if model.startswith("zoo:") else Path(model).stem
@@ -94,7 +99,7 @@ def open_model(
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
     step(ROOFS)
-    setup = set_up(Settings(threads, fuse, dict(known), frozenset() if exact else rewrites))
+    setup = set_up(Settings(threads, fuse, dict(known), rewrites))
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 

@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from onepass.cli.common import (
+    AllowOption,
     ExactOption,
     FuseOption,
     JsonOption,
@@ -59,6 +60,7 @@ def optimize(
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
     without: WithoutOption = None,
+    allow: AllowOption = None,
     check: Annotated[
         bool, typer.Option("--check", help="Also judge each kernel alone, by what it read and wrote.")
     ] = False,
@@ -72,7 +74,7 @@ def optimize(
     Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
         setup, folder = opened.setup, output or Path("onepass-out") / opened.name
         _check_folder(folder)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
@@ -118,24 +120,26 @@ def explain(
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
     without: WithoutOption = None,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what holds each operator up, and where each value lives and why.
 
     Runs the model op by op: for each op its operations, the bytes it must move and does move, what bounds
     it (computing, a memory level, or launching), predicted and measured time, and what share that is of
-    the measured peak and of the bandwidth of the level that bounds it. Then the ledger: one decision for
-    each edge.
+    the measured peak and of the bandwidth of the level that bounds it; and what subnormal numbers cost,
+    where there are many. Then the ledger: one decision for each edge.
 
     Example: `onepass explain zoo:vector_add`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
         step("compiling and measuring")
         found = explain_model(opened.loaded, opened.setup, opened.shapes)
     if as_json:
         ledger = [decision_json(decision) for decision in found.decisions]
         data = diagnosis_json(found.rows) | {"decisions": ledger}
+        data["subnormals"] = asdict(found.subnormals) if found.subnormals else None
         show_json(node_json(found.plan, found.rows, node) if node else {"model": opened.label, **data})
         return
     show = screen()
@@ -143,7 +147,7 @@ def explain(
         show.print(node_table(found.plan, found.rows, node))
         return
     show.print(diagnosis_table(found.rows))
-    show.say(error_sentence(found.rows), "")
+    show.say(error_sentence(found.rows), *([found.subnormals.sentence()] if found.subnormals else []), "")
     cells = (
         (d.home, d.producer or "model input", d.consumer or "model output", d.detail,
          bytes_text(sum(d.saved_bytes.values())) if d.saved_bytes else "", seconds_text(d.seconds))
@@ -164,6 +168,7 @@ def why(
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
     without: WithoutOption = None,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say in a sentence why the edge between two nodes, or each edge of one node, is fused or is not.
@@ -171,7 +176,7 @@ def why(
     Example: `onepass why zoo:resnet50 /conv1/Conv /bn1/BatchNormalization`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
         step("planning the model")
         plan = opened.setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
     text = why_edge(plan, a, b)
@@ -193,6 +198,7 @@ def bench(
     fuse: FuseOption = "auto",
     exact: ExactOption = False,
     without: WithoutOption = None,
+    allow: AllowOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Run a model here, fused and not, and on other runtimes, in turns, on the same inputs; say who wins.
@@ -203,7 +209,7 @@ def bench(
     Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
         peers = [name.strip() for name in against.split(",") if name.strip()]
         race = run_race(opened.label, opened.loaded, opened.setup, opened.shapes, peers, step)
     if as_json:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from onepass.compare.setup import Setup, inputs_of
+from onepass.compare.subnormals import subnormal_cost
 from onepass.core.tensor import Shape
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
 from onepass.fuse.plan import Decision, Plan
-from onepass.report.diagnosis import OpRow, diagnose, diagnosis_table
+from onepass.report.diagnosis import OpRow, SubnormalCost, diagnose, diagnosis_table
 from onepass.report.terminal import Terminal
 
 TRACED_RUNS = 20
@@ -23,10 +24,11 @@ TRACED_RUNS = 20
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation:
     """`rows`: one for each operator, run on its own. `plan`: the operators of the unfused plan with the
-    decisions of the fused one."""
+    decisions of the fused one. `subnormals`: what they cost, None where they do not matter."""
 
     rows: tuple[OpRow, ...]
     plan: Plan
+    subnormals: SubnormalCost | None
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
@@ -37,6 +39,8 @@ class Explanation:
         written = io.StringIO()
         text = Terminal(file=written, width=200, color_system=None)
         text.print(diagnosis_table(self.rows))
+        if self.subnormals:
+            text.say(self.subnormals.sentence())
         for d in self.decisions:
             edge = f"{d.producer or 'model input'} -> {d.consumer or 'model output'}"
             text.say(f"{d.home:8} {edge} ('{d.value}'): {d.detail}")
@@ -50,4 +54,5 @@ def explain(loaded: OnnxModel, setup: Setup, shapes: Mapping[str, Shape]) -> Exp
     inputs = inputs_of(loaded, graph)
     trace = unfused.program.trace([inputs[name] for name in graph.inputs], TRACED_RUNS)
     rows = diagnose(unfused.plan, trace, setup.machine, setup.workers)
-    return Explanation(rows, replace(unfused.plan, decisions=fused.plan.decisions))
+    plan = replace(unfused.plan, decisions=fused.plan.decisions)
+    return Explanation(rows, plan, subnormal_cost(graph, setup, inputs))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from onepass.compare.setup import Setup, inputs_of
+from onepass.compare.subnormals import subnormal_cost
 from onepass.compare.timing import BUDGET_S, interleave
 from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
@@ -77,6 +78,8 @@ def run_fusion(
     times = interleave(
         {"unfused": lambda: unfused.program.run(arrays), "fused": lambda: fused.program.run(arrays)}, budget_s
     )
+    progress("counting subnormal numbers")
+    subnormals = subnormal_cost(graph, setup, inputs)
     progress("measuring each kernel")
     runs = max(LEAST_TRACED, min(MOST_TRACED, int(budget_s / 4 / times["unfused"].min_s)))
     traces = (unfused.program.trace(arrays, runs), fused.program.trace(arrays, runs))
@@ -97,6 +100,7 @@ def run_fusion(
         decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
         rewrites=tuple(sorted(setup.settings.rewrites)),
         cache={"hits": fused.hits, "misses": fused.misses},
+        subnormals=subnormals,
     )
     return FusionRun(outcome, unfused, fused, traces, setup, inputs)
 

@@ -78,7 +78,7 @@ def check_kernels(graph: Graph, setup: Setup, inputs: Mapping[str, Array]) -> tu
         length = sum(math.prod(axis.extent for axis in stage.reduce_axes) for stage in stages)
         for name in region.outputs:
             if name not in values:
-                values[name] = _read(compiled, name, values)
+                values[name] = kept_value(compiled, name, values)
             comparison = compare(values[name], expected[name], length)
             found.append(KernelCheck(region.id, region.name, name, comparison))
     return tuple(found)
@@ -92,15 +92,16 @@ def _part(plan: Plan, region: Region) -> Graph:
     return replace(plan.graph, nodes=region.nodes, inputs=inputs, outputs=region.outputs)
 
 
-def _read(compiled: Compiled, name: str, values: Mapping[str, Array]) -> Array:
-    """A value as the kernel left it, in plain order; a part is cut out of its whole, maybe of `values`."""
+def kept_value(compiled: Compiled, name: str, values: Mapping[str, Array]) -> Array:
+    """The value `name` as its kernel left it in a run that kept every value, in plain order; a part is cut
+    out of its whole, maybe of `values`."""
     plan = compiled.plan
     kind, layout = plan.graph.types[name], plan.layouts.get(name, PLAIN)
     if kind.size == 0:
         return np.empty(kind.shape, kind.dtype.numpy)
     if layout.place is not None:
         place = layout.place
-        whole = values[place.whole] if place.whole in values else _read(compiled, place.whole, values)
+        whole = values[place.whole] if place.whole in values else kept_value(compiled, place.whole, values)
         return whole.take(range(place.start, place.start + kind.shape[place.axis]), place.axis)
     physical = layout.physical_shape(kind.shape)
     array = compiled.program.peek(compiled.kept[name], physical, kind.dtype.numpy)

@@ -6,7 +6,7 @@ how far the cost model was off.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from onepass.core.errors import UserError
+from onepass.core.settings import FLUSH
 from onepass.cost.machine import LEVELS, Machine
 from onepass.cost.roofline import Estimate
 from onepass.fuse.plan import Plan, Region
@@ -78,6 +79,34 @@ class ModelError:
     worst: float
     worst_kernel: str
     kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubnormalCost:
+    """`weights`, `outputs`: by weight and by the node that makes them, where there are many, their number
+    and the size of the whole; and the least seconds of the model with them, and with them flushed to zero."""
+
+    weights: Mapping[str, tuple[int, int]]
+    outputs: Mapping[str, tuple[int, int]]
+    kept_s: float
+    flushed_s: float
+
+    def sentence(self) -> str:
+        """Where they are, and what the model gains without them."""
+        found = ((self.weights, "weight"), (self.outputs, "output"))
+        where = " and ".join(_most_subnormal(counts, what) for counts, what in found if counts)
+        return (
+            f"Subnormal numbers, with which processors are slow: {where}. With --allow {FLUSH}, which takes "
+            f"them for zero, the model needs {seconds_text(self.flushed_s)} instead of "
+            f"{seconds_text(self.kept_s)}: {self.kept_s / self.flushed_s:.2f} times as fast."
+        )
+
+
+def _most_subnormal(counts: Mapping[str, tuple[int, int]], what: str) -> str:
+    """How many in all, and in which three most; `what` names one of them."""
+    most = sorted(counts.items(), key=lambda item: -item[1][0])[:3]
+    named = ", ".join(f"{share_text(count / size)} of '{name}'" for name, (count, size) in most)
+    return f"{sum(count for count, _ in counts.values()):,} in {plural(len(counts), what)} ({named})"
 
 
 def diagnose(plan: Plan, trace: Trace | None, machine: Machine, workers: int) -> tuple[OpRow, ...]:

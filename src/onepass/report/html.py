@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+from onepass.core.settings import REWRITES
 from onepass.cost.machine import Machine
 from onepass.fuse.plan import Decision, Plan
 from onepass.report.diagnosis import FACTS, OpRow, diagnose, error_sentence
@@ -227,7 +228,7 @@ def _name(name: str) -> str:
 
 
 def _method(outcome: Outcome, machine: Machine) -> str:
-    rewrites = ", ".join(f"<code>{escape(name)}</code>" for name in outcome.rewrites) or "none"
+    rewrites = "; ".join(f"<code>{name}</code>, {REWRITES[name]}" for name in outcome.rewrites) or "none"
     notes = (
         "Unfused and fused run in turns, in one process, on the same inputs, with the same code generator; "
         "the minimum is compared, so that disturbance by other programs counts least.",
@@ -245,7 +246,7 @@ def _method(outcome: Outcome, machine: Machine) -> str:
     )
     headings = ("Roof", "Method", "Date", "Workers", "Value")
     return (
-        f"<ul>{items}<li>Rewrites in use that may change rounding: {rewrites}.</li></ul>"
+        f"<ul>{items}<li>Rewrites in use that may change results: {rewrites}.</li></ul>"
         f"<p>Roofs of {escape(machine.name)} ({escape(machine.isa)}), as measured:</p>"
         + _table("Roofs", headings, 3, roofs)
     )

@@ -15,6 +15,7 @@ from onepass.core.tensor import Shape
 from onepass.cost.machine import Level
 from onepass.fuse.plan import Plan
 from onepass.loops.ir import Home
+from onepass.report.diagnosis import SubnormalCost
 from onepass.report.flows import totals
 from onepass.report.terminal import table
 from onepass.report.units import bytes_text, plural, seconds_text, share_text
@@ -60,7 +61,8 @@ class ErrorFigures:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One model, run unfused and fused side by side. `date` as ISO text, `rewrites` those in use; `cache`
-    counts the fused kernels found in the code cache (`hits`) and compiled (`misses`)."""
+    counts the fused kernels found in the code cache (`hits`) and compiled (`misses`). `subnormals`: what
+    they cost, None where they do not matter."""
 
     model: str
     machine: str
@@ -74,6 +76,7 @@ class Outcome:
     decisions: Mapping[Home, int]
     rewrites: tuple[str, ...] = ()
     cache: Mapping[str, int] = field(default_factory=dict)
+    subnormals: SubnormalCost | None = None
 
     @property
     def speedup(self) -> float:
@@ -108,7 +111,7 @@ def headline(outcome: Outcome) -> str:
 
 
 def verdict(outcome: Outcome) -> tuple[str, ...]:
-    """The sentences below the headline: time, traffic, and how equal the results are."""
+    """The sentences below the headline: time, traffic, how equal the results are, and subnormal numbers."""
     unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
     # The bound of the project: at most 1e-5, and within three times the unfused run's error.
     agree = error.relative_l2 <= 1e-5 and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7)
@@ -123,6 +126,7 @@ def verdict(outcome: Outcome) -> tuple[str, ...]:
         f"in {fused.kernels:,} kernels instead of {unfused.kernels:,}.",
         f"{equality} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
         f"{error.unfused_relative_l2:.1e} unfused; largest difference between the two {error.max_abs:.1e}.",
+        *((outcome.subnormals.sentence(),) if outcome.subnormals else ()),
     )
 
 

@@ -7,6 +7,7 @@ Barrier: arrivals are counted, the last one advances a generation. Who waits spi
 of pauses, then yields the core, then sleeps: a worker without a core holds nobody's core for long, and an
 idle pool uses no time. A worker that finds itself on its caller's core moves to another one: systems leave
 both there for many milliseconds, and a barrier then costs a change of threads (9 µs, not 0.04, measured).
+A job carries a floating-point mode: each worker sets it before the launches and puts its own back after them.
 """
 
 from __future__ import annotations
@@ -21,16 +22,56 @@ import numpy.typing as npt
 
 from onepass.runtime.memory import aligned_empty
 from onepass.targets.llvm.compile import compile_ir, link
-from onepass.targets.llvm.description import describe_host
+from onepass.targets.llvm.description import TargetDescription, describe_host
 
 # Bytes in the block: what is written in every barrier on lines of its own. Arrivals are counted at 0.
-_AT = {"generation": 64, "sleepers": 128, "job": 192, "workers": 216, "cpu": 224, "mutex": 256, "wake": 320}
+_AT = {"generation": 64, "sleepers": 128, "job": 192, "workers": 224, "cpu": 232, "mutex": 256, "wake": 320}
 _BLOCK_WORDS = 48
 _SPINS, _YIELDS = 300, 100
 """About 10 and 100 µs. A barrier that takes longer is worth the 50 µs that waking up takes."""
 _CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
 _PAUSES = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)",
            "arm64": "@llvm.aarch64.isb(i32 15)"}  # fmt: skip
+# The modes that compute subnormal numbers (round to nearest, no traps) and that flush them to zero, in
+# results and in operands: FTZ and DAZ of x86's MXCSR, FZ of ARM's FPCR. Threads inherit the mode of whoever
+# starts them, and libraries change it, so a job never runs in the mode that a worker happens to have.
+_X86_MODES, _ARM_MODES = (0x1F80, 0x9FC0), (0, 1 << 24)
+_X86_MODE = """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal i64 @mode() {
+  %at = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %at)
+  %word = load i32, ptr %at
+  %mode = zext i32 %word to i64
+  ret i64 %mode
+}
+define internal void @set_mode(i64 %mode) {
+  %at = alloca i32
+  %word = trunc i64 %mode to i32
+  store i32 %word, ptr %at
+  call void @llvm.x86.sse.ldmxcsr(ptr %at)
+  ret void
+}
+"""
+_ARM_MODE = """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal i64 @mode() {
+  %mode = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %mode
+}
+define internal void @set_mode(i64 %mode) {
+  call void @llvm.aarch64.set.fpcr(i64 %mode)
+  ret void
+}
+"""
+_NO_MODE = """
+define internal i64 @mode() { ret i64 0 }
+define internal void @set_mode(i64 %mode) { ret void }
+"""
+_MODES = {"x86_64": (_X86_MODES, _X86_MODE), "aarch64": (_ARM_MODES, _ARM_MODE),
+          "arm64": (_ARM_MODES, _ARM_MODE)}  # fmt: skip
 _AFFINITY = """
 declare i32 @sched_getcpu()
 declare i32 @sched_getaffinity(i32, i64, ptr)
@@ -50,17 +91,18 @@ declare i32 @pthread_cond_wait(ptr, ptr)
 declare i32 @pthread_cond_broadcast(ptr)
 
 ; The caller (worker 0) leaves a job, runs it and returns; the others run jobs until one has count -1.
-define void @onepass_enter(ptr %pool, i64 %worker, ptr %launches, i64 %count, ptr %times) {
+define void @onepass_enter(ptr %pool, i64 %worker, ptr %launches, i64 %count, ptr %times, i64 %mode) {
 entry:
   %is_caller = icmp eq i64 %worker, 0
   %cpu_at = getelementptr i8, ptr %pool, i64 $cpu
   br i1 %is_caller, label %post, label %meet
 post:
-  %job0 = insertvalue {ptr, i64, ptr} poison, ptr %launches, 0
-  %job1 = insertvalue {ptr, i64, ptr} %job0, i64 %count, 1
-  %job = insertvalue {ptr, i64, ptr} %job1, ptr %times, 2
+  %job0 = insertvalue {ptr, i64, ptr, i64} poison, ptr %launches, 0
+  %job1 = insertvalue {ptr, i64, ptr, i64} %job0, i64 %count, 1
+  %job2 = insertvalue {ptr, i64, ptr, i64} %job1, ptr %times, 2
+  %job = insertvalue {ptr, i64, ptr, i64} %job2, i64 %mode, 3
   %job_at = getelementptr i8, ptr %pool, i64 $job
-  store {ptr, i64, ptr} %job, ptr %job_at
+  store {ptr, i64, ptr, i64} %job, ptr %job_at
   %cpu = call i32 @sched_getcpu()
   store i32 %cpu, ptr %cpu_at
   call void @barrier(ptr %pool)
@@ -80,15 +122,18 @@ exit:
 define internal i1 @run(ptr %pool, i64 %worker) {
 entry:
   %job_at = getelementptr i8, ptr %pool, i64 $job
-  %job = load {ptr, i64, ptr}, ptr %job_at
-  %launches = extractvalue {ptr, i64, ptr} %job, 0
-  %count = extractvalue {ptr, i64, ptr} %job, 1
-  %times = extractvalue {ptr, i64, ptr} %job, 2
+  %job = load {ptr, i64, ptr, i64}, ptr %job_at
+  %launches = extractvalue {ptr, i64, ptr, i64} %job, 0
+  %count = extractvalue {ptr, i64, ptr, i64} %job, 1
+  %times = extractvalue {ptr, i64, ptr, i64} %job, 2
+  %mode = extractvalue {ptr, i64, ptr, i64} %job, 3
   %workers_at = getelementptr i8, ptr %pool, i64 $workers
   %workers = load i64, ptr %workers_at
   %wanted = icmp ne ptr %times, null
   %first = icmp eq i64 %worker, 0
   %timed = and i1 %wanted, %first
+  %own = call i64 @mode()
+  call void @set_mode(i64 %mode)
   br label %next
 next:
   %i = phi i64 [0, %entry], [%after, %launch]
@@ -110,6 +155,7 @@ launch:
   %after = add i64 %i, 1
   br label %next
 exit:
+  call void @set_mode(i64 %own)
   %stop = icmp slt i64 %count, 0
   ret i1 %stop
 }
@@ -209,25 +255,33 @@ exit:
 
 
 class Entry:
-    """`enter(block, worker, launches, count, times)`, which releases Python's lock while it runs.
+    """`enter(block, worker, launches, count, times, mode)`, which releases Python's lock while it runs.
 
-    Addresses, but for the two numbers. `times` is 0, or room for `count + 1` pairs of int64.
+    Addresses, but for three numbers. `times` is 0, or room for `count + 1` pairs of int64; `mode` is one of
+    `modes`, the first of which computes subnormal numbers, the second flushes them to zero.
     """
 
     def __init__(self) -> None:
         target = describe_host()
-        pause = _PAUSES.get(target.triple.split("-")[0])
-        numbers = {
-            **_AT, "spins": _SPINS, "tries": _SPINS + _YIELDS, "clock": _CLOCK_MONOTONIC,
-            "pause": f"call void {pause}" if pause else "fence acquire",
-        }  # fmt: skip
-        declared = "declare void " + pause.replace("i32 15", "i32") if pause else ""
-        affinity = _AFFINITY if sys.platform == "linux" else _NO_AFFINITY
-        text = Template(_TEXT).substitute(numbers) + affinity + declared + "\n"
+        self.modes, text = entry_text(target)
         self._code = link({"onepass_enter": compile_ir(text, target)})
         word, pointer = ctypes.c_int64, ctypes.c_void_p
-        kind = ctypes.CFUNCTYPE(None, pointer, word, pointer, word, pointer)
+        kind = ctypes.CFUNCTYPE(None, pointer, word, pointer, word, pointer, word)
         self.enter = kind(self._code.address("onepass_enter"))
+
+
+def entry_text(target: TargetDescription) -> tuple[tuple[int, int], str]:
+    """The two modes of the processor, as `Entry` has them, and LLVM IR with the function `onepass_enter`."""
+    processor = target.triple.split("-")[0]
+    pause = _PAUSES.get(processor)
+    modes, mode = _MODES.get(processor, ((0, 0), _NO_MODE))
+    numbers = {
+        **_AT, "spins": _SPINS, "tries": _SPINS + _YIELDS, "clock": _CLOCK_MONOTONIC,
+        "pause": f"call void {pause}" if pause else "fence acquire",
+    }  # fmt: skip
+    declared = "declare void " + pause.replace("i32 15", "i32") if pause else ""
+    affinity = _AFFINITY if sys.platform == "linux" else _NO_AFFINITY
+    return modes, "\n".join((Template(_TEXT).substitute(numbers), affinity, mode, declared, ""))
 
 
 @lru_cache(maxsize=1)

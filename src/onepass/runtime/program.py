@@ -3,8 +3,8 @@
 In: arrays in the order of the model's inputs. Out: fresh arrays in the order of its outputs. Buffers
 live in one arena; a table of pointers is all that changes from call to call.
 
-Kernels run with the processor's default floating-point mode: sub-normal numbers are computed as IEEE
-754 says, never flushed to zero, on every worker.
+Kernels run in the same floating-point mode on every worker, whatever the caller's: subnormal numbers are
+computed as IEEE 754 says, or, where the program was made to, flushed to zero.
 """
 
 from __future__ import annotations
@@ -68,11 +68,15 @@ class Program:
         outputs: Sequence[tuple[str, TensorType]],
         arena_bytes: int,
         workers: int,
+        flush: bool = False,
     ) -> None:
-        """Allocates the arena and fills the table of pointers. `arena_bytes` as `plan_arena` gave it."""
+        """Allocates the arena and fills the table of pointers. `arena_bytes` as `plan_arena` gave it.
+
+        With `flush` numbers smaller than the smallest normal one are zero, as operands and as results.
+        """
         self.launches, self.workers, self.slots = tuple(launches), workers, slots
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self.arena_bytes = arena_bytes
+        self.arena_bytes, self.flush = arena_bytes, flush
         self._code = code
         self._arena = aligned_empty((arena_bytes,), np.dtype(np.uint8))
         self._arena.fill(0)
@@ -147,7 +151,7 @@ class Program:
             for array, (entries, starts) in zip((*readable, *results), self._patches, strict=True):
                 self._table[entries] = array.ctypes.data + starts
             times = 0 if stamps is None else stamps.ctypes.data
-            pool.run(self._calls.ctypes.data, len(self.launches), times)
+            pool.run(self._calls.ctypes.data, len(self.launches), times, self.flush)
         return results
 
     def _output(self, i: int) -> Array:

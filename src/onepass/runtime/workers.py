@@ -27,7 +27,7 @@ class Pool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self.lock = threading.RLock()
-        self._enter = entry().enter
+        self._enter, self._modes = entry().enter, entry().modes
         self._block = Block(workers)
         self._threads: list[threading.Thread] = []
         for worker in range(1, workers):
@@ -45,23 +45,23 @@ class Pool:
             self._threads.append(thread)
 
     def _serve(self, worker: int) -> None:
-        self._enter(self._block.address, worker, 0, 0, 0)
+        self._enter(self._block.address, worker, 0, 0, 0, 0)
 
-    def run(self, launches: int, count: int, times: int = 0) -> None:
+    def run(self, launches: int, count: int, times: int = 0, flush: bool = False) -> None:
         """Runs `count` launches at address `launches` on all workers; returns when the last one is done.
 
         `times` is 0, or the address of `count + 1` pairs of int64 (seconds, nanoseconds) of the monotonic
-        clock: the start, then the end of each launch.
+        clock: the start, then the end of each launch. With `flush` subnormal numbers are zero in them.
         """
         if count:
             with self.lock:
-                self._enter(self._block.address, 0, launches, count, times)
+                self._enter(self._block.address, 0, launches, count, times, self._modes[flush])
 
     def stop(self) -> None:
         """Ends the threads; the pool cannot run again."""
         with self.lock:
             self._block.expect(len(self._threads) + 1)  # where not all could start
-            self._enter(self._block.address, 0, 0, -1, 0)
+            self._enter(self._block.address, 0, 0, -1, 0, self._modes[0])
         for thread in self._threads:
             thread.join(timeout=1.0)
 
