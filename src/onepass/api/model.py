@@ -41,13 +41,15 @@ def compile(
     fuse: str = "auto",
     exact: bool = False,
     cache: bool = True,
+    tune: bool = False,
 ) -> Model:
     """Compiles an ONNX model (path, bytes or ModelProto) for this machine.
 
     `shapes` fixes inputs to sizes; inputs that stay open take the sizes of the arrays of each call.
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
-    change rounding. `cache=False` leaves the code cache on disk alone. Raises ModelError, ShapeError or
-    OptionError, in the model's own names.
+    change rounding. `cache=False` leaves the code cache on disk alone. `tune` times the forms that a
+    convolution may take and keeps the fastest, which `Model.plan.tuned` tells. Raises ModelError, ShapeError
+    or OptionError, in the model's own names.
     """
     try:
         given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}
@@ -55,7 +57,7 @@ def compile(
         raise OptionError(
             f"{shapes!r} are not shapes", remedy="write them like shapes={'input': (1, 3, 224, 224)}"
         ) from None
-    settings = Settings(threads, fuse, given, cache=cache)
+    settings = Settings(threads, fuse, given, cache=cache, tune=tune)
     if exact:
         settings = replace(settings, rewrites=frozenset())
     return Model(load_onnx(model), set_up(settings))

@@ -56,6 +56,11 @@ FuseOption = Annotated[
 ExactOption = Annotated[
     bool, typer.Option("--exact", help="Switch off every rewrite that may change the rounding of results.")
 ]
+TuneOption = Annotated[
+    bool,
+    typer.Option("--tune",
+                 help="Where a convolution may take several forms, time them and keep the fastest."),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Opened:
 
 def open_model(
     step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
-    exact: bool,
+    exact: bool, tune: bool,
 ) -> Opened:  # fmt: skip
     """The model at path `model`, or of the zoo, with the options; raises UserError.
 
@@ -87,8 +92,8 @@ def open_model(
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
     step(ROOFS)
-    settings = Settings(threads, fuse, dict(known))
-    setup = set_up(replace(settings, rewrites=frozenset()) if exact else settings)
+    settings = Settings(threads, fuse, dict(known), tune=tune)
+    setup = set_up(replace(settings, rewrites=frozenset()) if exact else settings, step)
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 

@@ -14,7 +14,8 @@ class Settings:
     `fuse` is `none`, `auto` (what is predicted to pay), `all` (what is legal), `only=NAME[,NAME]` (as `auto`,
     but only regions that hold one of these nodes) or `limit=N` (the first N merges of `auto`, to find a bad
     one). `rewrites` names the rewrites that may change
-    rounding; `--exact` empties it.
+    rounding; `--exact` empties it. `tune`: where several forms are legal, they are timed and the
+    fastest is taken.
     """
 
     threads: int | None = None
@@ -22,3 +23,4 @@ class Settings:
     shapes: dict[str, Shape] = field(default_factory=dict)
     rewrites: frozenset[str] = frozenset({"fold_batch_norm", "winograd"})
     cache: bool = True
+    tune: bool = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from onepass.cost.machine import Machine
@@ -20,7 +20,7 @@ from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
 from onepass.forms.winograd import WinogradSchedule, build_winograd
-from onepass.forms.winograd_choice import choose_winograd
+from onepass.forms.winograd_choice import rank_winograd
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
 from onepass.loops.ir import Index, Load
@@ -28,12 +28,27 @@ from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
 Form = Literal["pointwise", "contraction", "winograd", "window", "row"]
+Choice = WinogradSchedule | None
+Choices = Mapping[str, Choice]
+"""By the value that a convolution makes: its Winograd schedule, or None for the direct sum."""
 WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs more accumulators than a window
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run a region: in words, its predicted seconds, and the `Context.choices` that ask for it."""
+
+    what: str
+    seconds: float
+    choices: Choices
+
+
+@dataclass(frozen=True, slots=True)
 class Shaped:
-    """A group of nodes with its form and its predicted time."""
+    """A group of nodes with its form and its predicted time.
+
+    `options`: where the context has choices, the ways to run it that are worth timing, its own first.
+    """
 
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
@@ -42,17 +57,22 @@ class Shaped:
     estimate: Estimate
     winograd: WinogradSchedule | None = None
     built: Built | None = None
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What stays the same for all regions of a graph."""
+    """What stays the same for all regions of a graph.
+
+    `choices` gives forms that are settled. For all others, and where it is None, the cost model decides.
+    """
 
     graph: Graph
     layouts: Mapping[str, Layout]
     machine: Machine
     workers: int
     rewrites: frozenset[str]
+    choices: Choices | None = None
 
 
 def form_of(body: Body) -> Form:
@@ -102,11 +122,29 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     kept = built.kept if built is not None else frozenset()
     traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency, kept)
     guess = estimate(traffic, context.machine, context.workers)
-    if form == "contraction" and "winograd" in context.rewrites:
-        found = choose_winograd(body, graph, context.layouts, context.machine, context.workers, guess.seconds)
-        if found is not None:
-            return Shaped(tuple(nodes), tuple(outputs), body, "winograd", found[1], found[0])
-    return Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
+    shaped = Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
+    return _or_winograd(context, shaped) if form == "contraction" else shaped
+
+
+def _or_winograd(context: Context, direct: Shaped) -> Shaped:
+    """The region as given, or in the Winograd form where that is chosen or else predicted to be faster."""
+    if "winograd" not in context.rewrites:
+        return direct
+    body, choices, direct_s = direct.body, context.choices, direct.estimate.seconds
+    name = body.reductions()[0].name
+    chosen = choices.get(name) if choices else None
+    ways = rank_winograd(
+        body, context.graph, context.layouts, context.machine, context.workers,
+        direct_s if choices is None else math.inf, chosen,
+    )  # fmt: skip
+    found = direct
+    if ways and (chosen is not None or (ways[0][1].seconds < direct_s and name not in (choices or ()))):
+        found = replace(direct, form="winograd", winograd=ways[0][0], estimate=ways[0][1])
+    if choices is None or name in choices or not ways:
+        return found
+    options = [Option(str(way), guess.seconds, {name: way}) for way, guess in ways]
+    options.insert(0 if found is direct else len(options), Option("direct", direct_s, {name: None}))
+    return replace(found, options=tuple(options))
 
 
 def _check_space(body: Body, form: Form) -> None:

@@ -106,7 +106,8 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
         read = nodes[0].inputs if nodes[0].op == "concat" else nodes[0].inputs[:1]
         return Region(number, "view", nodes, read, outputs, NOTHING)
     inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
-    return Region(number, group.shaped.form, nodes, inputs, outputs, group.shaped.estimate)
+    shaped = group.shaped
+    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options)
 
 
 class _Planner:
