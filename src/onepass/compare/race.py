@@ -125,14 +125,13 @@ def run_race(
         )
         for peer in opened
     }
-    op_by_op = entrants.pop(UNFUSED)
     return Race(
         model=name,
         machine=setup.machine.name,
         threads=setup.workers,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         runs=times[OURS].runs,
-        unfused=op_by_op,
+        unfused=entrants.pop(UNFUSED),
         entrants=tuple(entrants.values()),
         missing=missing,
         limit_s=sum(region.estimate.limit_s for region in compiled.plan.regions),
