@@ -21,7 +21,7 @@ from onepass.core.settings import FLUSH, Settings
 from onepass.cost.machine import Machine
 from onepass.forms.nest import Built
 from onepass.forms.packing import Packed
-from onepass.forms.regions import Context, Shaped, build_region
+from onepass.forms.regions import Choices, Context, Shaped, build_region
 from onepass.forms.traffic import value_bytes
 from onepass.fuse.layouts import assign_layouts
 from onepass.fuse.plan import Plan
@@ -58,8 +58,8 @@ GRAPH_PASSES = (split_to_slices, simplify_views, simplify_concats, fold_constant
 class Compiled:
     """One model for one set of shapes: what was decided, and the code that does it.
 
-    `objects` is the object code by cache key; for `hits` kernels it was there already. `kept` are the
-    arena offsets of the values that stay there after a run.
+    `objects` is the object code by cache key, and what was measured to choose it; for `hits` kernels it was
+    there already. `kept` are the arena offsets of the values that stay there after a run.
     """
 
     plan: Plan
@@ -100,11 +100,12 @@ def compile_graph(
     workers: int,
     known: Mapping[str, bytes] | None = None,
     keep: bool = False,
+    choices: Choices | None = None,
 ) -> Compiled:
     """Compiles `graph` as `settings` ask; raises `UserError` for what the user can mend.
 
     `known` holds object code by cache key, used before the cache is asked. With `keep` no value is
-    overwritten during a run, so that `Compiled.kept` values can be read after it.
+    overwritten during a run, so that `Compiled.kept` values can be read after it. `choices`: see `Context`.
     """
     started = time.perf_counter()
     for step in GRAPH_PASSES:
@@ -114,7 +115,7 @@ def compile_graph(
     mode = FuseMode.parse(settings.fuse)
     rewrites = mode.allowed(settings.rewrites)
     graph, layouts = assign_layouts(graph, target.vector_bits // 32, rewrites)
-    context = Context(graph, layouts, machine, workers, rewrites)
+    context = Context(graph, layouts, machine, workers, rewrites, choices)
     planned = make_plan(context, mode)
     graph = planned.plan.graph  # with copies of the producers that are cheaper to compute again
     context = replace(context, graph=graph, layouts=planned.plan.layouts)

@@ -109,7 +109,7 @@ def _setup(manifest: Mapping[str, Any], threads: int | None) -> tuple[Setup, str
     row, stored, target = manifest["settings"], manifest["target"], describe_host()
     rewrites = frozenset(row["rewrites"]) & REWRITES.keys()
     threads = row["threads"] if threads is None else threads
-    settings = Settings(threads, row["fuse"], _shapes(row["shapes"]), rewrites, row["cache"])
+    settings = Settings(threads, row["fuse"], _shapes(row["shapes"]), rewrites, row["cache"], row["tune"])
     workers = worker_count(threads)
     FuseMode.parse(settings.fuse)  # a forged one is refused here
     if stored != asdict(target):

@@ -43,6 +43,7 @@ def compile(
     without: Sequence[str] = (),
     allow: Sequence[str] = (),
     cache: bool = True,
+    tune: bool = False,
 ) -> Model:
     """Compiles an ONNX model (path, bytes or ModelProto) for this machine.
 
@@ -50,7 +51,8 @@ def compile(
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
     change rounding, `without` those it names (`fold_batch_norm`, `winograd`); `allow` switches on those it
     names, such as `flush_subnormals`: subnormal numbers are zero. `cache=False` leaves the code cache on
-    disk alone. Raises ModelError, ShapeError or OptionError, in the model's own names.
+    disk alone. `tune` times the forms that a convolution may take and keeps the fastest, which
+    `Model.plan.tuned` tells. Raises ModelError, ShapeError or OptionError, in the model's own names.
     """
     try:
         given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}
@@ -58,7 +60,7 @@ def compile(
         raise OptionError(
             f"{shapes!r} are not shapes", remedy="write them like shapes={'input': (1, 3, 224, 224)}"
         ) from None
-    settings = Settings(threads, fuse, given, choose_rewrites(exact, without, allow), cache)
+    settings = Settings(threads, fuse, given, choose_rewrites(exact, without, allow), cache, tune)
     return Model(load_onnx(model), set_up(settings))
 
 

@@ -67,6 +67,11 @@ AllowOption = Annotated[
     typer.Option("--allow", metavar="REWRITE", show_default=False,
                  help=f"Switch on a rewrite that is off by default: {FLUSH} ({REWRITES[FLUSH]})."),
 ]  # fmt: skip
+TuneOption = Annotated[
+    bool,
+    typer.Option("--tune",
+                 help="Where a convolution may take several forms, time them and keep the fastest."),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ class Opened:
 
 def open_model(
     step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
-    exact: bool, without: Sequence[str] | None, allow: Sequence[str] | None,
+    exact: bool, without: Sequence[str] | None, allow: Sequence[str] | None, tune: bool,
 ) -> Opened:  # fmt: skip
     """The model at path `model`, or of the zoo, with the options; raises UserError.
 
@@ -99,7 +104,7 @@ def open_model(
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
     step(ROOFS)
-    setup = set_up(Settings(threads, fuse, dict(known), rewrites))
+    setup = set_up(Settings(threads, fuse, dict(known), rewrites, tune=tune), step)
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 

@@ -18,6 +18,7 @@ from onepass.cli.common import (
     ModelArgument,
     ShapeOption,
     ThreadsOption,
+    TuneOption,
     WithoutOption,
     open_model,
     progress,
@@ -44,6 +45,7 @@ from onepass.report.ledger import decision_json, ledger_jsonl
 from onepass.report.ledger import why as why_edge
 from onepass.report.outcome import outcome_json, summary
 from onepass.report.terminal import table
+from onepass.report.tuning import tuning_json, tuning_sentence
 from onepass.report.units import bytes_text, seconds_text
 
 
@@ -61,6 +63,7 @@ def optimize(
     exact: ExactOption = False,
     without: WithoutOption = None,
     allow: AllowOption = None,
+    tune: TuneOption = False,
     check: Annotated[
         bool, typer.Option("--check", help="Also judge each kernel alone, by what it read and wrote.")
     ] = False,
@@ -74,7 +77,7 @@ def optimize(
     Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
         setup, folder = opened.setup, output or Path("onepass-out") / opened.name
         _check_folder(folder)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
@@ -89,11 +92,13 @@ def optimize(
         for path, text in texts.items():
             write_text(path, text)
     if as_json:
-        show_json(outcome_json(run.outcome) | ({"checks": checks_json(checks)} if check else {}))
+        tuned = {"tuning": tuning_json(after.tuned)} if tune else {}
+        show_json(outcome_json(run.outcome) | ({"checks": checks_json(checks)} if check else {}) | tuned)
         return
     show = screen()
     show.print(summary(run.outcome))
     show.say(*(checks_verdict(checks) if check else ()))
+    show.say(*([tuning_sentence(after.tuned)] if tune else []))
     show.say(*(f"Code cache: {note}." for note in run.fused.cache_notes(("corrupt", "unwritable"))))
     show.say("Written: " + ", ".join(map(str, texts)))
 
@@ -121,6 +126,7 @@ def explain(
     exact: ExactOption = False,
     without: WithoutOption = None,
     allow: AllowOption = None,
+    tune: TuneOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what holds each operator up, and where each value lives and why.
@@ -133,7 +139,7 @@ def explain(
     Example: `onepass explain zoo:vector_add`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
         step("compiling and measuring")
         found = explain_model(opened.loaded, opened.setup, opened.shapes)
     if as_json:
@@ -169,6 +175,7 @@ def why(
     exact: ExactOption = False,
     without: WithoutOption = None,
     allow: AllowOption = None,
+    tune: TuneOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Say in a sentence why the edge between two nodes, or each edge of one node, is fused or is not.
@@ -176,7 +183,7 @@ def why(
     Example: `onepass why zoo:resnet50 /conv1/Conv /bn1/BatchNormalization`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
         step("planning the model")
         plan = opened.setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
     text = why_edge(plan, a, b)
@@ -199,6 +206,7 @@ def bench(
     exact: ExactOption = False,
     without: WithoutOption = None,
     allow: AllowOption = None,
+    tune: TuneOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run a model here, fused and not, and on other runtimes, in turns, on the same inputs; say who wins.
@@ -209,11 +217,12 @@ def bench(
     Example: `onepass bench zoo:mobilenet_v2 --against onnxruntime`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow)
+        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
         peers = [name.strip() for name in against.split(",") if name.strip()]
         race = run_race(opened.label, opened.loaded, opened.setup, opened.shapes, peers, step)
     if as_json:
-        show_json({**asdict(race), "verdict": race.verdict()})
+        tuned = {"tuning": tuning_json(race.tuned)} if tune else {}
+        show_json({**asdict(race), "verdict": race.verdict()} | tuned)
         return
     ours, *others = race.entrants
     rows = [(ours.label, seconds_text(ours.min_s), seconds_text(ours.median_s), "", "")]
@@ -227,4 +236,5 @@ def bench(
     show.print(table([""], ["minimum", "median", "onepass is", "differs by"], rows, title))
     show.say(*(f"{name} did not run: {reason}." for name, reason in race.missing.items()))
     show.say(f"The measured roofs allow these kernels {seconds_text(race.limit_s)} at best.")
+    show.say(*([tuning_sentence(race.tuned)] if tune else []))
     show.print(Text(race.verdict(), style="bold"))

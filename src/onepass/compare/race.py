@@ -18,6 +18,7 @@ from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
+from onepass.fuse.plan import Tuned
 from onepass.ops.opdef import Array
 
 OURS, UNFUSED = "onepass", "unfused"
@@ -43,7 +44,8 @@ class Entrant:
 @dataclass(frozen=True, slots=True)
 class Race:
     """`entrants`: onepass, then the peers that ran; `missing`: the others, each with the reason. `limit_s`:
-    what the measured roofs allow the kernels of onepass at best, the sum of their `Estimate.limit_s`."""
+    what the measured roofs allow the kernels of onepass at best, the sum of their `Estimate.limit_s`.
+    `tuned`: as in the plan."""
 
     model: str
     machine: str
@@ -54,6 +56,7 @@ class Race:
     unfused: Entrant
     missing: Mapping[str, str]
     limit_s: float
+    tuned: tuple[Tuned, ...] = ()
 
     @property
     def ratio(self) -> float | None:
@@ -122,17 +125,17 @@ def run_race(
         )
         for peer in opened
     }
-    op_by_op = entrants.pop(UNFUSED)
     return Race(
         model=name,
         machine=setup.machine.name,
         threads=setup.workers,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         runs=times[OURS].runs,
-        unfused=op_by_op,
+        unfused=entrants.pop(UNFUSED),
         entrants=tuple(entrants.values()),
         missing=missing,
         limit_s=sum(region.estimate.limit_s for region in compiled.plan.regions),
+        tuned=compiled.plan.tuned,
     )
 
 

@@ -37,7 +37,8 @@ class Settings:
 
     `fuse` is `none`, `auto` (what is predicted to pay), `all` (what is legal), `only=NAME[,NAME]` (as `auto`,
     but only regions that hold one of these nodes) or `limit=N` (the first N merges of `auto`, to find a bad
-    one). `rewrites` names those of `REWRITES` that are on.
+    one). `rewrites` names those of `REWRITES` that are on. `tune`: where several forms are legal, they are
+    timed and the fastest is taken.
     """
 
     threads: int | None = None
@@ -45,3 +46,4 @@ class Settings:
     shapes: dict[str, Shape] = field(default_factory=dict)
     rewrites: frozenset[str] = DEFAULT_REWRITES
     cache: bool = True
+    tune: bool = False

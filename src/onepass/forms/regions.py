@@ -22,7 +22,7 @@ from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
 from onepass.forms.winograd import WinogradSchedule, build_winograd
-from onepass.forms.winograd_choice import choose_winograd
+from onepass.forms.winograd_choice import rank_winograd
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Index, Load
@@ -30,7 +30,19 @@ from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
 Form = Literal["pointwise", "contraction", "winograd", "window", "row", "chain"]
+Choice = WinogradSchedule | None
+Choices = Mapping[str, Choice]
+"""By the value that a convolution makes: its Winograd schedule, or None for the direct sum."""
 WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs more accumulators than a window
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run a region: in words, its predicted seconds, and the `Context.choices` that ask for it."""
+
+    what: str
+    seconds: float
+    choices: Choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +51,7 @@ class Shaped:
 
     `alternative_s`: of a convolution that can be computed in Winograd's form and directly, the predicted
     seconds of the way not taken.
+    `options`: where the context has choices, the ways to run it that are worth timing, its own first.
     """
 
     nodes: tuple[Node, ...]
@@ -50,17 +63,22 @@ class Shaped:
     alternative_s: float | None = None
     chain: Chain | None = None
     built: Built | None = None
+    options: tuple[Option, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What stays the same for all regions of a graph."""
+    """What stays the same for all regions of a graph.
+
+    `choices` gives forms that are settled. For all others, and where it is None, the cost model decides.
+    """
 
     graph: Graph
     layouts: Mapping[str, Layout]
     machine: Machine
     workers: int
     rewrites: frozenset[str]
+    choices: Choices | None = None
 
 
 def form_of(body: Body) -> Form:
@@ -111,14 +129,29 @@ def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]
     traffic = region_traffic(body, graph, context.layouts, context.machine, context.workers, efficiency, kept)
     guess = estimate(traffic, context.machine, context.workers)
     shaped = Shaped(tuple(nodes), tuple(outputs), body, form, guess, built=built)
-    if form != "contraction" or "winograd" not in context.rewrites:
-        return shaped
-    found = choose_winograd(body, graph, context.layouts, context.machine, context.workers)
-    if found is None or found[1].seconds >= guess.seconds:
-        return replace(shaped, alternative_s=found[1].seconds if found else None)
-    return replace(
-        shaped, form="winograd", estimate=found[1], winograd=found[0], alternative_s=guess.seconds
-    )
+    return _or_winograd(context, shaped) if form == "contraction" else shaped
+
+
+def _or_winograd(context: Context, direct: Shaped) -> Shaped:
+    """The region as given, or in the Winograd form where that is chosen or else predicted to be faster."""
+    if "winograd" not in context.rewrites:
+        return direct
+    body, choices, direct_s = direct.body, context.choices, direct.estimate.seconds
+    name = body.reductions()[0].name
+    chosen = choices.get(name) if choices else None
+    ways = rank_winograd(body, context.graph, context.layouts, context.machine, context.workers, chosen)
+    if not ways:
+        return direct
+    (schedule, guess), settled = ways[0], name in (choices or ())
+    found = replace(direct, alternative_s=guess.seconds)
+    if chosen is not None or (guess.seconds < direct_s and not settled):
+        found = replace(direct, form="winograd", winograd=schedule, estimate=guess, alternative_s=direct_s)
+    if choices is None or settled:
+        return found
+    options = [Option(str(way), guess.seconds, {name: way}) for way, guess in ways]
+    place = 0 if found.winograd is None else len(options)
+    options.insert(place, Option("direct", direct_s, {name: None}))
+    return replace(found, options=tuple(options))
 
 
 def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:

@@ -59,6 +59,10 @@ class WinogradSchedule:
     parts: int
     lanes: int
 
+    def __str__(self) -> str:
+        cut = f"{self.tiles} tiles, {self.rows} x {self.vectors} vectors, {self.parts} parts"
+        return f"Winograd F({self.edge}x{self.edge}), {cut}"
+
 
 @dataclass(frozen=True, slots=True)
 class Shape3x3:

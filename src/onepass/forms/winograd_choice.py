@@ -46,36 +46,41 @@ class _Costs:
     weight_bytes: int
 
 
-def choose_winograd(
-    body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine, workers: int
-) -> tuple[WinogradSchedule, Estimate] | None:
-    """The best way to run the region in this form, with its predicted time.
+def rank_winograd(
+    body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine, workers: int,
+    wanted: WinogradSchedule | None = None,
+) -> list[tuple[WinogradSchedule, Estimate]]:  # fmt: skip
+    """Ways to run the region in this form, or `wanted` alone, with their predicted times, shortest first.
 
-    None where the form does not fit or may overflow.
+    The best cut of each edge, and others of the best edge. None that may overflow; empty where the form does
+    not fit.
     """
     root = body.reductions()[0]
     shape, operands = shape_of(root), operand_loads(root)
     if shape is None or operands is None or operands[1].buffer not in graph.constants:
-        return None
+        return []
     data, weights = operands[0].buffer, graph.constants[operands[1].buffer]
     lanes, layout = machine.lanes(4), layouts.get(data, PLAIN)
     blocks = {layouts.get(name, PLAIN).block for name in (data, *body.outputs)}
     if data not in body.inputs or blocks != {lanes} or lanes == 1:
-        return None
+        return []
     if not _stays_inside(body, layouts, shape.outputs, lanes):
-        return None
+        return []
     plain = region_traffic(body, graph, layouts, machine, workers, 1.0)
     footprint = sum(array.nbytes for array in graph.constants.values())  # all of them stream past in a run
     level = serving_level(max(footprint, plain.compulsory_bytes // 2), machine, workers)
-    best: tuple[WinogradSchedule, Estimate] | None = None
-    for edge in POINTS:
+    found: list[list[tuple[WinogradSchedule, Estimate]]] = []
+    for edge in POINTS if wanted is None else (wanted.edge,):
         if reaches(shape, edge, layout, graph.types[data].shape[2:]):
-            schedule, costs = _best_cut(shape, edge, lanes, machine, workers, level)
-            guess = _estimate(plain, weights.nbytes, costs, level, machine, workers)
-            faster = best is None or guess.seconds < best[1].seconds
-            if faster and _stays_finite(weights, edge):
-                best = schedule, guess
-    return best
+            cuts = _best_cuts(shape, edge, lanes, machine, workers, level) if wanted is None else (wanted,)
+            costs = [_costs(shape, cut, machine, workers, level) for cut in cuts]
+            guesses = [_estimate(plain, weights.nbytes, cost, level, machine, workers) for cost in costs]
+            found.append(list(zip(cuts, guesses, strict=True)))
+    found.sort(key=lambda ways: ways[0][1].seconds)
+    ways = [*found[0], *(others[0] for others in found[1:])] if found else []
+    ways.sort(key=lambda way: way[1].seconds)
+    safe = {edge: _stays_finite(weights, edge) for edge in {schedule.edge for schedule, _ in ways}}
+    return [way for way in ways if safe[way[0].edge]]
 
 
 def _stays_inside(body: Body, layouts: Mapping[str, Layout], channels: int, lanes: int) -> bool:
@@ -120,14 +125,19 @@ def error_bound(weights: Array, edge: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _best_cut(
+def _best_cuts(
     shape: Shape3x3, edge: int, lanes: int, machine: Machine, workers: int, weights: Level
-) -> tuple[WinogradSchedule, _Costs]:
-    found = [
-        (schedule, _costs(shape, schedule, machine, workers, weights))
-        for schedule in _cuts(shape, edge, lanes, machine, workers)
-    ]
-    return min(found, key=lambda pair: pair[1].total_s)
+) -> tuple[WinogradSchedule, ...]:
+    """The cut with the least predicted time, then the best of those with other vectors, and of those with
+    blocks half as large or twice as large."""
+    ranked = sorted(
+        _cuts(shape, edge, lanes, machine, workers),
+        key=lambda cut: _costs(shape, cut, machine, workers, weights).total_s,
+    )
+    best = ranked[0]
+    other = next((cut for cut in ranked if cut.vectors != best.vectors), best)
+    far = next((cut for cut in ranked if not best.tiles < 2 * cut.tiles < 4 * best.tiles), best)
+    return tuple(dict.fromkeys((best, other, far)))
 
 
 def _cuts(

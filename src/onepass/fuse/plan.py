@@ -7,11 +7,31 @@ from dataclasses import dataclass, field
 
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate
+from onepass.forms.regions import Option
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import Layout
 from onepass.loops.ir import Home
 
 COPY = "#again"  # in the names of copied nodes and values, after the name of what they repeat
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One way to run a region, in words, with its seconds as predicted and as measured."""
+
+    what: str
+    predicted_s: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A region that was timed in several ways, that of the cost model first; `chosen` is the way it runs."""
+
+    name: str
+    nodes: frozenset[str]
+    timed: tuple[Timed, ...]
+    chosen: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +45,7 @@ class Decision:
     traffic that this home avoids against `memory`; summed over a value's edges it is the value's.
     `seconds`: predicted time of the region(s) at both ends as planned; `alternative`: the best other home,
     and `alternative_s` those seconds with it, all else equal (None where a rule, `reason`, forbids it).
+    `timed`: the ways to run the consumer's region that were measured, first as planned, then by time.
     """
 
     value: str
@@ -38,6 +59,7 @@ class Decision:
     seconds: float
     alternative: Home | None = None
     alternative_s: float | None = None
+    timed: tuple[Timed, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -51,6 +73,7 @@ class Region:
     """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape.
 
     `in_cache` tells for each value that passes through scratch how it lies there.
+    `options` are the ways to run it that are worth timing, its own first; empty unless they were asked for.
     """
 
     id: int
@@ -60,6 +83,7 @@ class Region:
     outputs: tuple[str, ...]
     estimate: Estimate
     in_cache: Mapping[str, str] = field(default_factory=dict)
+    options: tuple[Option, ...] = ()
 
     @property
     def name(self) -> str:
@@ -70,10 +94,11 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that was decided. `layouts` holds the physical layout of every value."""
+    """All that was decided. `layouts` holds the physical layout of every value, `tuned` what was measured."""
 
     graph: Graph
     regions: tuple[Region, ...]
     decisions: tuple[Decision, ...]
     layouts: Mapping[str, Layout]
     arena_bytes: int
+    tuned: tuple[Tuned, ...] = ()

@@ -115,9 +115,10 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
         read = nodes[0].inputs if nodes[0].op == "concat" else nodes[0].inputs[:1]
         return Region(number, "view", nodes, read, outputs, NOTHING)
     inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
-    rings = group.shaped.chain.rings if group.shaped.chain else {}
+    shaped = group.shaped
+    rings = shaped.chain.rings if shaped.chain else {}
     in_cache = {name: str(ring) for name, ring in rings.items()}
-    return Region(number, group.shaped.form, nodes, inputs, outputs, group.shaped.estimate, in_cache)
+    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, in_cache, shaped.options)
 
 
 class _Planner:

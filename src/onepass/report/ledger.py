@@ -79,4 +79,10 @@ def _sentence(d: Decision) -> str:
         text += f", against {seconds_text(d.alternative_s)} with {d.alternative} as its home"
     elif d.alternative:
         text += f"; {d.alternative} is ruled out"
+    if d.timed:
+        ways = (
+            f"{seconds_text(t.measured_s)} as {t.what} (predicted {seconds_text(t.predicted_s)})"
+            for t in d.timed[:2]
+        )
+        text += f"; measured {', against '.join(ways)}"
     return text + "."
