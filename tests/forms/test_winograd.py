@@ -43,8 +43,10 @@ def network(shape, outputs=16, pads=SAME, tail=(), weights=None, leaving=None, *
     weights = normal(outputs, shape[1], 3, 3) if weights is None else weights
     nodes = [("conv", "x p", attrs(1)), ("conv", "v0 w", attrs(3, pads)), *tail]
     leaving = leaving or (f"v{len(nodes) - 1}",)
-    names = tuple(f"v{len(nodes) + k}" for k in range(len(leaving)))
-    nodes += [("conv", f"{value} q", attrs(1)) for value in leaving]
+    readers = [("conv", f"{value} q", attrs(1)) for value in (*leaving, *leaving)]
+    readers.append(("conv", "v0 p", attrs(1)))  # two of each value: none runs row by row with the 3x3
+    names = tuple(f"v{len(nodes) + k}" for k in range(len(readers)))
+    nodes += readers
     constants |= {"p": copy(shape[1]), "q": copy(outputs), "w": weights}
     return graph_of({"x": shape}, *nodes, constants=constants, outputs=names)
 

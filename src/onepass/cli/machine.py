@@ -73,25 +73,20 @@ def wall(
         write_text(svg, wall_svg(devices, here))
     placed = place_machine(here)
     if as_json:
-        show_json(
-            {
-                "devices": [asdict(device) for device in (*devices, placed)],
-                "growth_per_two_years": {
-                    growth.family: {**asdict(growth), "ridge_factor": growth.ridge_factor}
-                    for growth in growths
-                },
-                "machine": asdict(placed),
-                "svg": str(svg) if svg else None,
-            }
-        )
+        show_json({
+            "devices": [asdict(device) for device in (*devices, placed)],
+            "growth_per_two_years": {
+                growth.family: {**asdict(growth), "ridge_factor": growth.ridge_factor} for growth in growths
+            },
+            "machine": asdict(placed),
+            "svg": str(svg) if svg else None,
+        })
         return
     show = screen()
     show.print(_device_table((*devices, replace(placed, name=f"{placed.name} (this machine)"))))
     show.say(*map(_sentence, growths))
-    show.say(
-        f"This machine: {placed.ridge_flops_per_byte('cpu'):.3g} operations for one byte from memory; a "
-        "computation with fewer waits for memory."
-    )
+    show.say(f"This machine: {placed.ridge_flops_per_byte('cpu'):.3g} operations for one byte from memory; a "
+             "computation with fewer waits for memory.")
     if svg is not None:
         show.say(f"Written: {svg}")
 
