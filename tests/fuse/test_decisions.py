@@ -39,6 +39,12 @@ def softmax(x, axis=1):
     return ("softmax", x, {"axis": axis})
 
 
+def two_convolutions(image, kernel):
+    attrs = {**CONV, "kernel_shape": (kernel, kernel), "pads": (kernel // 2,) * 4}
+    nodes = [("conv", "x w", attrs), ("conv", "v0 w", attrs), reduce_sum("v1", 3)]
+    return graph_of({"x": image}, *nodes, constants={"w": np.ones((8, 8, kernel, kernel), np.float32)})
+
+
 # reason -> (graph, value, consumer's position)
 CASES = {
     "fused": (lambda: graph_of({"x": SQUARE}, relu("x"), ("exp", "v0", {})), "v0", 1),
@@ -46,6 +52,7 @@ CASES = {
         lambda: graph_of({"x": (64, 96)}, relu("x"), turn("v0"), reduce_sum("v0"), outputs=("v1", "v2")),
         "v0", 1),
     "row_in_cache": (lambda: graph_of({"x": SQUARE}, relu("x"), softmax("v0")), "v0", 1),
+    "rows_in_cache": (lambda: two_convolutions((1, 8, 1024, 512), 1), "v0", 1),
     "graph_boundary": (lambda: graph_of({"x": SQUARE}, relu("x")), "x", 0),
     "view": (
         lambda: graph_of({"x": SQUARE}, relu("x"), ("reshape", "v0", {"shape": (36,)}), relu("v1")), "v0", 1),
@@ -89,7 +96,7 @@ def test_reason(reason):
     found = decision(made.plan, value, graph.nodes[position].name)
     assert found.reason == reason, found
     inside = {"fused": "register", "also_output": "register", "computed_again": "register",
-              "row_in_cache": "cache"}  # fmt: skip
+              "row_in_cache": "cache", "rows_in_cache": "cache"}  # fmt: skip
     assert found.home == inside.get(reason, "memory")
     assert found.detail.startswith(REASONS[reason])
 
@@ -101,6 +108,21 @@ def test_fusing_that_does_not_pay_is_slower():
     for d in found:
         assert (d.home, d.alternative, d.alternative_s > d.seconds) == ("memory", "register", True)
     assert not any(d.reason == "slower" for d in zoo_plan("row_chain", "all").plan.decisions)
+
+
+def test_rows_that_do_not_pay_are_told():
+    """A small value comes back from a cache in any case, and its halo would be computed twice."""
+    _, made = planned(two_convolutions((1, 8, 6, 6), 3))
+    found = decision(made.plan, "v0", "conv1")
+    assert (found.home, found.reason, found.alternative) == ("memory", "one_reduction", "cache")
+    assert "through rows in cache" in found.detail
+    assert found.alternative_s > found.seconds
+
+
+def test_limits_count_chains():
+    graph = two_convolutions((1, 8, 1024, 512), 1)
+    found = [decision(planned(graph, mode)[1].plan, "v0", "conv1") for mode in ("limit=0", "limit=1")]
+    assert [d.reason for d in found] == ["switched_off", "rows_in_cache"]
 
 
 def test_switched_off():

@@ -34,8 +34,10 @@ L1_WAYS, L1_WAY_BYTES = 8, 4096  # 32 KiB in 8 ways: Zen 2-4, Skylake
 MAX_WINDOW_PIXELS = 8
 
 
-def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine) -> Schedule:
-    """The schedule of a region in the nest form."""
+def choose_schedule(
+    body: Body, graph: Graph, layouts: Mapping[str, Layout], machine: Machine, one_row: bool = False
+) -> Schedule:
+    """The schedule of a region in the nest form; `one_row`: no tile takes several rows."""
     shape = body.output.type.shape or (1,)
     layout = layouts.get(body.outputs[0], PLAIN)
     lanes = layout.block if layout.block > 1 else machine.lanes(4)
@@ -60,7 +62,7 @@ def choose_schedule(body: Body, graph: Graph, layouts: Mapping[str, Layout], mac
         vectors, pixels = 1, max(n for n in range(1, most + 1) if width % n == 0)
     else:
         vectors, pixels, flat = _tiles(
-            body, graph, layouts, root, shape, vector, tile, lanes, streamed, machine
+            body, graph, layouts, root, shape, vector, tile, lanes, streamed, machine, one_row
         )
     schedule = Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat, phases=apart)
     return _ordered(body, graph, shape, schedule, machine)
@@ -77,6 +79,7 @@ def _tiles(
     lanes: int,
     streamed: bool,
     machine: Machine,
+    one_row: bool,
 ) -> tuple[int, int, bool]:
     """(vectors, pixels) of a reduction, and whether the tile takes several short rows.
 
@@ -92,7 +95,8 @@ def _tiles(
             streamed, most, math.prod(taps), unit, near,
         )  # fmt: skip
 
-    if streamed and vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS // 2:
+    short = vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS // 2
+    if streamed and short and not one_row:
         vectors, pixels = best(shape[-2] * shape[-1], shape[-1])
         groups = math.prod(shape[:-2]) // (lanes * vectors)
         if pixels > shape[-1] and -(-groups // machine.cores) * machine.cores <= 1.1 * groups:

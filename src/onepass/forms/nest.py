@@ -9,7 +9,7 @@ accumulators while they are still in registers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onepass.core.dtypes import DType
@@ -64,8 +64,8 @@ class FormMismatch(Exception):
 
 def build_nest(body: Body, graph: Graph, layouts: Mapping[str, Layout], schedule: Schedule) -> Built:
     """The kernel of `body` under `schedule`; raises `FormMismatch` where the form does not fit."""
-    whole = _NestBuilder(body, graph, layouts, schedule, whole_blocks=True)
-    exact = _NestBuilder(body, graph, layouts, schedule, whole_blocks=False)
+    whole = NestBuilder(body, graph, layouts, schedule, whole_blocks=True)
+    exact = NestBuilder(body, graph, layouts, schedule, whole_blocks=False)
     built = whole.build()
     return exact.build() if whole.resolver.escapes and exact.extents != whole.extents else built
 
@@ -135,8 +135,13 @@ class _Tile:
         return (*self.outer, *inner, (VECTOR, self.vectors), (LANE, self.lanes))
 
 
-class _NestBuilder:
-    """`whole_blocks`: the lanes past the last channel of a blocked output are computed too."""
+class NestBuilder:
+    """Builds the loops of one nest.
+
+    `whole_blocks`: the lanes past the last channel of a blocked output are computed too. `place` says
+    where along an axis the tile is, if not at the axis's own loop variable, and `around` puts the outer loops
+    around a tile: a form of several nests sets both.
+    """
 
     def __init__(
         self,
@@ -149,6 +154,8 @@ class _NestBuilder:
     ) -> None:
         self.body, self.graph, self.schedule = body, graph, schedule
         self.resolver = resolver = Resolver(body, graph, layouts)
+        self.place: dict[int, Expr] = {}
+        self.around: Callable[[Sequence[tuple[str, int]], tuple[Stmt, ...]], Stmt] = named_loops
         reductions = body.reductions()
         if len(reductions) > 1:
             raise FormMismatch("more than one reduction")
@@ -167,13 +174,16 @@ class _NestBuilder:
             )
 
     def build(self) -> Built:
+        """The kernel."""
+        return finish(self.resolver, self.segments(), self.schedule.lanes)
+
+    def segments(self) -> list[Stmt]:
         """One parallel loop for each segment of the vector axis."""
         extent, schedule = self.extents[self.schedule.vector], self.schedule
-        found = [
+        return [
             self._segment(part, vectors, lanes)
             for part, vectors, lanes in steps(extent, schedule.vectors, schedule.lanes)
         ]
-        return finish(self.resolver, found, schedule.lanes)
 
     def _segment(self, part: Segment, vectors: int, lanes: int) -> Stmt:
         resolver, schedule, extents = self.resolver, self.schedule, list(self.extents)
@@ -193,6 +203,8 @@ class _NestBuilder:
         resolver.ranges |= {VECTOR: (0, vectors - 1), LANE: (0, lanes - 1)}
         vector = add(mul(idx(f"i{schedule.vector}"), vectors), idx(VECTOR))
         point[schedule.vector] = add(add(mul(vector, lanes), idx(LANE)), part.start)
+        for at, spot in self.place.items():
+            point[at] = spot
         tile, inner = schedule.tile, list[Stmt]()
         width = extents[tile] if tile is not None else 1
         places = width * (extents[tile - 1] if tile is not None and schedule.flat else 1)
@@ -209,7 +221,7 @@ class _NestBuilder:
             where = tuple(resolver.simplify(index) for index in apart[: len(self.axes)])
             body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order), start, places))
             inner += [loop(ROW, piece.count, body)] if piece.count > 1 else body
-        return named_loops(order, tuple(inner))
+        return self.around(order, tuple(inner))
 
     def _tile(self, tile: _Tile) -> tuple[Stmt, ...]:
         resolver, root = self.resolver, self.root

@@ -14,6 +14,8 @@ from typing import Literal
 from onepass.cost.machine import Machine
 from onepass.cost.roofline import Estimate, estimate
 from onepass.forms.body import Body, join
+from onepass.forms.chain import build_chain
+from onepass.forms.chain_choice import Chain, choose_chain
 from onepass.forms.choose import choose_schedule, is_product, operand_loads, tile_cycles
 from onepass.forms.narrow import build_narrow, instructions, narrow_lanes
 from onepass.forms.nest import Built, FormMismatch, build_nest
@@ -22,12 +24,12 @@ from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_
 from onepass.forms.winograd import WinogradSchedule, build_winograd
 from onepass.forms.winograd_choice import rank_winograd
 from onepass.graph.ir import Graph, Node
-from onepass.graph.layout import Layout
+from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Index, Load
 from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
-Form = Literal["pointwise", "contraction", "winograd", "window", "row"]
+Form = Literal["pointwise", "contraction", "winograd", "window", "row", "chain"]
 Choice = WinogradSchedule | None
 Choices = Mapping[str, Choice]
 """By the value that a convolution makes: its Winograd schedule, or None for the direct sum."""
@@ -56,6 +58,7 @@ class Shaped:
     form: Form
     estimate: Estimate
     winograd: WinogradSchedule | None = None
+    chain: Chain | None = None
     built: Built | None = None
     options: tuple[Option, ...] = ()
 
@@ -147,6 +150,49 @@ def _or_winograd(context: Context, direct: Shaped) -> Shaped:
     return replace(found, options=tuple(options))
 
 
+def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
+    """Both regions as one that runs row by row, what passes between them in rings; raises `FormMismatch`.
+
+    Of the producer only its one output is read, and only by the consumer.
+    """
+    graph, layouts = context.graph, context.layouts
+    bodies = [
+        body for part in (producer, consumer) for body in (part.chain.bodies if part.chain else (part.body,))
+    ]
+    for body in bodies:
+        _check_member(context, body)
+    between = [body.outputs[0] for body in bodies[:-1]]
+    if any(name in body.inputs for k, name in enumerate(between) for body in bodies[k + 2 :]):
+        raise FormMismatch("a later member reads the value too")
+    schedules = [choose_schedule(body, graph, layouts, context.machine, one_row=True) for body in bodies]
+    if any((schedule.vector, schedule.tile, schedule.phases) != (1, 3, ()) for schedule in schedules):
+        raise FormMismatch("vectors do not run along channels, or tiles not along rows")
+    efficiencies = [_efficiency(context, body, form_of(body), one_row=True) for body in bodies]
+    chain, guess = choose_chain(
+        bodies, schedules, efficiencies, graph, layouts, context.machine, context.workers
+    )
+    whole = Body(
+        tuple(stage for body in bodies for stage in body.stages),
+        tuple(dict.fromkeys(name for body in bodies for name in body.inputs if name not in between)),
+        bodies[-1].outputs,
+        {name: array for body in bodies for name, array in body.constants.items()},
+    )
+    nodes = (*producer.nodes, *consumer.nodes)
+    return Shaped(nodes, consumer.outputs, whole, "chain", guess, chain=chain)
+
+
+def _check_member(context: Context, body: Body) -> None:
+    """A member of a chain is a nest over images of float32, channels in blocks."""
+    graph, lanes = context.graph, context.machine.lanes(4)
+    if form_of(body) not in ("contraction", "window") or {s.dtype.name for s in body.stages} != {"float32"}:
+        raise FormMismatch("only convolutions and pools of float32 run row by row")
+    for name in body.outputs:
+        if context.layouts.get(name, PLAIN).block != lanes or graph.types[name].rank != 4:
+            raise FormMismatch("not an image with its channels in blocks")
+        if not graph.types[name].size:
+            raise FormMismatch("an image without elements")
+
+
 def _check_space(body: Body, form: Form) -> None:
     """All outputs have one shape, and what follows a nest's reduction reads it where it is computed."""
     shapes = {stage.type.shape for stage in body.stages if stage.name in body.outputs}
@@ -178,14 +224,14 @@ def is_in_place(stage: Compute, load: Load) -> bool:
     )
 
 
-def _efficiency(context: Context, body: Body, form: Form) -> float:
+def _efficiency(context: Context, body: Body, form: Form, one_row: bool = False) -> float:
     if form != "contraction":
         return instruction_efficiency(body.stages)
     root = body.reductions()[0]
     if lanes := narrow_lanes(body, context.layouts):
         whole = math.prod(axis.extent for axis in root.reduce_axes) / lanes
         return whole / instructions(root, lanes)
-    schedule = choose_schedule(body, context.graph, context.layouts, context.machine)
+    schedule = choose_schedule(body, context.graph, context.layouts, context.machine, one_row)
     phases = dict(schedule.phases)
     shape = tuple(e // phases.get(axis, 1) for axis, e in enumerate(body.output.type.shape)) or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)
@@ -211,6 +257,9 @@ def build_region(context: Context, shaped: Shaped) -> Built:
     """The kernel of a shaped region; raises `FormMismatch` where the form does not fit after all."""
     if shaped.built is not None:
         return shaped.built
+    if shaped.chain is not None:
+        chain = shaped.chain
+        return build_chain(chain.bodies, context.graph, context.layouts, chain.schedule)
     if shaped.winograd is not None:
         return build_winograd(shaped.body, context.graph, context.layouts, shaped.winograd)
     if lanes := narrow_lanes(shaped.body, context.layouts):

@@ -44,6 +44,7 @@ class Resolver:
     bound: dict[str, Callable[[Indices], Expr]] = field(default_factory=dict)
     pack_axes: Loops = ()
     must_pack: frozenset[str] = frozenset()
+    scratch: Mapping[str, Buffer] = field(default_factory=dict)
     params: dict[str, Buffer] = field(default_factory=dict)
     packed: dict[str, Packed] = field(default_factory=dict)
     point: Indices = ()
@@ -97,7 +98,9 @@ class Resolver:
         return rebuild(expr, tuple(self.resolve(e, axes) for e in operands)) if operands else expr
 
     def param(self, name: str, shape: tuple[int, ...]) -> Buffer:
-        """The kernel's parameter `name`, a value or packed constant."""
+        """The kernel's parameter `name`, a value or packed constant, or the scratch that holds the value."""
+        if name in self.scratch:
+            return self.scratch[name]
         if name not in self.params:
             self.params[name] = Buffer(f"p{len(self.params)}", self._array_dtype(name), shape)
         return self.params[name]

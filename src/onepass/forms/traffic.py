@@ -123,8 +123,9 @@ def region_traffic(
     workers: int,
     flop_efficiency: float,
     kept: frozenset[str] = frozenset(),
+    near: frozenset[str] = frozenset(),
 ) -> Traffic:
-    """Traffic of one launch of `body`, which keeps the stages `kept`."""
+    """Traffic of one launch of `body`, which keeps the stages `kept`; the values `near` lie in scratch."""
     # All weights stream past once a run, so that each finds what all of them leave of a cache; so does what
     # the caller handed in before the run, or got from the last one.
     weights = sum(array.nbytes for array in graph.constants.values())
@@ -137,6 +138,9 @@ def region_traffic(
         footprint = weights if made is not None or name in graph.constants else size
         if name in graph.inputs or name in graph.outputs:
             footprint += weights
+        if name in near:
+            bytes_at["l2"] += size
+            continue
         if name not in body.outputs:
             width = graph.types[name].dtype.size_bytes if made is None else made.itemsize
             size = min(size, math.ceil(wanted.reads[name]) * width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate
@@ -71,6 +71,7 @@ class Region:
     """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape.
 
     `options` are the ways to run it that are worth timing, its own first; empty unless they were asked for.
+    `in_cache` tells for each value that passes through scratch how it lies there.
     """
 
     id: int
@@ -80,6 +81,7 @@ class Region:
     outputs: tuple[str, ...]
     estimate: Estimate
     options: tuple[Option, ...] = ()
+    in_cache: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from onepass.core.errors import OptionError
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
-from onepass.forms.regions import Context, Shaped
+from onepass.forms.regions import Context, Shaped, shape_chain
 from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
@@ -64,11 +64,15 @@ class FuseMode:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of trying to fuse along an edge; `gain_s` is what fusing saves, None where it cannot be."""
+    """What became of trying to fuse along an edge.
+
+    `gain_s` is what fusing saves, None where it cannot be; the value would then live in `home`.
+    """
 
     reason: str
     numbers: str
     gain_s: float | None = None
+    home: Home = "register"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,9 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
         return Region(number, "view", nodes, read, outputs, NOTHING)
     inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
     shaped = group.shaped
-    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options)
+    rings = shaped.chain.rings if shaped.chain else {}
+    in_cache = {name: str(ring) for name, ring in rings.items()}
+    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options, in_cache)
 
 
 class _Planner:
@@ -121,6 +127,44 @@ class _Planner:
             values = [name for name in dict.fromkeys(node.inputs) if name in producer_of]
             for value in sorted(values, key=lambda n: (-graph.types[n].size, -producer_of[n])):
                 self._fuse_along(value, at)
+        if mode.kind == "none":
+            return
+        for at, node in enumerate(graph.nodes):
+            for value in dict.fromkeys(node.inputs):
+                if value in producer_of:
+                    self._chain_along(value, at)
+
+    def _chain_along(self, value: str, at: int) -> None:
+        """Puts the producer of `value` and its one reader into a chain of rows, where that is faster."""
+        groups = self.groups
+        producer, consumer = groups.group_of[groups.producer_of[value]], groups.group_of[at]
+        if producer is consumer or producer.shaped is None or consumer.shaped is None:
+            return
+        readers = {id(groups.group_of[reader]) for reader in groups.consumers_of[value]}
+        only_reader = readers == {id(consumer)} and value not in groups.graph.outputs
+        if not only_reader or groups.leaving(producer.members) != (value,):
+            return
+        if rules.has_cycle(producer.members, consumer.members, groups.successors):
+            return
+        try:
+            shaped = shape_chain(groups.context, producer.shaped, consumer.shaped)
+        except FormMismatch:
+            return
+        old = self.attempts[value, at]
+        apart, together = producer.seconds + consumer.seconds, shaped.estimate.seconds
+        objection = self.mode.objection(groups.nodes(producer.members | consumer.members), self.merges)
+        if objection:
+            attempt = Attempt("switched_off", objection)
+        elif self.mode.kind != "all" and together >= apart:
+            numbers = f"through rows in cache {_us(together)} against {_us(apart)}"
+            attempt = Attempt(old.reason, numbers, apart - together, "cache")
+        else:
+            numbers = f"{_us(together)} instead of {_us(apart)}"
+            attempt = Attempt("rows_in_cache", numbers, apart - together)
+            groups.merge(producer, consumer, shaped)
+            self.merges += 1
+        for name, reader in groups.edges_between(producer, consumer):
+            self.attempts[name, reader] = attempt
 
     def _fuse_along(self, value: str, at: int) -> None:
         groups = self.groups
@@ -190,7 +234,7 @@ class _Planner:
             return replace(decided, saved_bytes=self._saved(edge, 2 * min(edge.value_bytes, made)))
         if attempt.gain_s is None:
             return decided
-        return replace(decided, alternative="register", alternative_s=edge.seconds - attempt.gain_s)
+        return replace(decided, alternative=attempt.home, alternative_s=edge.seconds - attempt.gain_s)
 
     def _inside(
         self, edge: Decision, reader: int, region: Region, attempt: Attempt, repeat: Repeat | None
@@ -203,6 +247,8 @@ class _Planner:
         home: Home = "cache" if region.form == "row" and reduces else "register"
         reason = "also_output" if written else "row_in_cache" if home == "cache" else "fused"
         gain_s, numbers = attempt.gain_s or 0.0, attempt.numbers
+        if edge.value in region.in_cache:
+            home, reason, numbers = "cache", "rows_in_cache", f"{numbers}; {region.in_cache[edge.value]}"
         if repeat is not None and not written:
             reason, gain_s, numbers = "computed_again", repeat.gain_s, repeat.numbers
         is_first = reader == groups.consumers_of[edge.value][0] and (repeat is None or repeat.is_first)

@@ -16,6 +16,7 @@ from onepass.ops.opdef import Compute
 REASONS: Mapping[str, str] = {
     "fused": "producer and consumer share one loop nest",
     "row_in_cache": "the row stays in cache between the passes of a reduction",
+    "rows_in_cache": "the consumer reads a few rows at a time, which stay in cache",
     "graph_boundary": "the user gives or receives this value, so it lies in memory",
     "view": "only the shape's name changes: no element is moved",
     "in_place_concat": "each part is written where the whole has it: no element is moved",
