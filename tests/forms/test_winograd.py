@@ -210,9 +210,10 @@ def forms(graph, fuse="auto", rewrites=ON):
 def test_lanes_past_the_last_channel_read_nothing_outside_a_plain_value(outputs):
     """A gate for each channel that is not blocked, as an input of the model."""
     nodes = [("conv", "x p", attrs(1)), ("conv", "v0 w", attrs(3, SAME)), ("mul", "v1 r", {}),
-             ("conv", "v2 q", attrs(1))]  # fmt: skip
+             ("conv", "v2 q", attrs(1)), ("conv", "v2 q", attrs(1)), ("conv", "v0 p", attrs(1))]  # fmt: skip
     constants = {"p": copy(16), "q": copy(outputs), "w": normal(outputs, 16, 3, 3)}
-    graph = graph_of({"x": (1, 16, 6, 6), "r": (1, outputs, 1, 1)}, *nodes, constants=constants)
+    kinds = {"x": (1, 16, 6, 6), "r": (1, outputs, 1, 1)}
+    graph = graph_of(kinds, *nodes, constants=constants, outputs=("v3", "v4", "v5"))
     graph, layouts = wide(graph, 16)
     _, made = planned(graph, "all", 16, ON, layouts)
     region = next(s for s in made.shaped if [node.op for node in s.nodes][:2] == ["conv", "mul"])

@@ -74,6 +74,7 @@ class Region:
 
     `in_cache` tells for each value that passes through scratch how it lies there.
     `options` are the ways to run it that are worth timing, its own first; empty unless they were asked for.
+    `in_cache` tells for each value that passes through scratch how it lies there.
     """
 
     id: int
@@ -82,8 +83,8 @@ class Region:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     estimate: Estimate
-    in_cache: Mapping[str, str] = field(default_factory=dict)
     options: tuple[Option, ...] = ()
+    in_cache: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

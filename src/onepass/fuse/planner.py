@@ -118,7 +118,7 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
     shaped = group.shaped
     rings = shaped.chain.rings if shaped.chain else {}
     in_cache = {name: str(ring) for name, ring in rings.items()}
-    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, in_cache, shaped.options)
+    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options, in_cache)
 
 
 class _Planner:
