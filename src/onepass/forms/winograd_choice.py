@@ -94,7 +94,7 @@ def _stays_inside(body: Body, layouts: Mapping[str, Layout], channels: int, lane
     return all(
         body.stage(load.buffer) is not None
         or layouts.get(load.buffer, PLAIN).block == lanes
-        or frozenset().union(*map(index_names, load.indices)) <= {stage.axes[1].name}
+        or frozenset().union(*map(index_names, load.indices)) <= {axis.name for axis in stage.axes[1:2]}
         for stage in body.stages
         for load in loads(stage.body)
         if stage is not root

@@ -37,7 +37,7 @@ def winograd_entries(graph: Graph, shaped: Shaped) -> tuple[Decision, ...]:
     direct_us, saved = (shaped.alternative_s or 0.0) * 1e6, 9 * edge**2 / (edge + 2) ** 2
     numbers = (
         f"F({edge}x{edge}) in blocks of {schedule.tiles} tiles, {saved:g} times fewer multiplications, "
-        f"{shaped.estimate.seconds * 1e6:.1f} µs against {direct_us:.1f} µs direct; weights "
+        f"predicted {shaped.estimate.seconds * 1e6:.1f} µs against {direct_us:.1f} µs direct; weights "
         f"{sizes.weights:,} bytes instead of {weights.nbytes:,}; off by at most "
         f"{error_bound(weights, edge):.1e} times the largest input"
     )
@@ -60,7 +60,7 @@ def direct_note(shaped: Shaped) -> str:
     if shaped.form != "contraction" or shaped.alternative_s is None:
         return ""
     winograd, direct = shaped.alternative_s * 1e6, shaped.estimate.seconds * 1e6
-    return f"; computed directly: Winograd would take {winograd:.1f} µs against {direct:.1f} µs"
+    return f"; computed directly: Winograd is predicted to take {winograd:.1f} µs against {direct:.1f} µs"
 
 
 def _sizes(shaped: Shaped) -> _Sizes:
