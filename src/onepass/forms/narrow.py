@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from onepass.forms.axes import phases
 from onepass.forms.body import Body
 from onepass.forms.choose import is_product
-from onepass.forms.nest import Built, FormMismatch, accumulate, finish, named_loops
+from onepass.forms.nest import Built, FormMismatch, accumulate, finish, folded, named_loops
 from onepass.forms.resolve import LANE, Indices, Resolver
 from onepass.forms.schedule import Segment, segments
 from onepass.graph.ir import Graph
@@ -137,17 +137,11 @@ def _total(parts: Sequence[Buffer], totals: Buffer, place: int, out: int) -> Stm
     terms: list[Expr] = []
     halves: list[Buffer] = []
     for buffer in parts:
-        name, lanes = buffer.name, buffer.shape[-1]
-        where: Indices = (const(place), const(out))
-        while lanes > 2 and lanes % 2 == 0:
-            lanes //= 2
-            indices = ((*where, idx(LANE)), (*where, add(idx(LANE), lanes)))
-            low, high = (Load(name, index, buffer.dtype) for index in indices)
-            name, where = f"{buffer.name}_{lanes}", ()
-            halves.append(Buffer(name, buffer.dtype, (lanes,), "register"))
-            half = Store(name, (idx(LANE),), binary("add", low, high))
-            found.append(loop(LANE, lanes, (half,), "vector"))
-        terms += [Load(name, (*where, const(lane)), buffer.dtype) for lane in range(lanes)]
+        value = Load(buffer.name, (const(place), const(out), idx(LANE)), buffer.dtype)
+        stores, buffers, left = folded("add", value, buffer.name, buffer.shape[-1], least=2)
+        found += stores
+        halves += buffers
+        terms += left
     total = terms[0]
     for term in terms[1:]:
         total = binary("add", total, term)

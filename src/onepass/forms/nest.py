@@ -85,6 +85,26 @@ def accumulate(combine: Combine, accumulator: Expr, term: Expr) -> Expr:
     return binary(combine, accumulator, term)
 
 
+def folded(
+    combine: Combine, value: Expr, name: str, lanes: int, least: int = 1
+) -> tuple[list[Stmt], list[Buffer], list[Expr]]:
+    """`value` of each lane combined, the upper half onto the lower one, down to `least` or an odd number.
+
+    The vector loops, the register buffers `NAME_LANES` that they use, and what is left to combine.
+    """
+    found, halves = list[Stmt](), list[Buffer]()
+    while lanes > 1:
+        half = Buffer(f"{name}_{lanes}", value.dtype, (lanes,), "register")
+        halves.append(half)
+        found.append(loop(LANE, lanes, (Store(half.name, (idx(LANE),), value),), "vector"))
+        if lanes % 2 or lanes <= least:
+            return found, halves, [Load(half.name, (const(lane),), half.dtype) for lane in range(lanes)]
+        lanes //= 2
+        low, high = (Load(half.name, (add(idx(LANE), at),), half.dtype) for at in (0, lanes))
+        value = binary(combine, low, high)
+    return found, halves, [substitute(value, {LANE: const(0)})]
+
+
 def named_loops(order: Sequence[tuple[str, int]], body: tuple[Stmt, ...]) -> For:
     """One parallel loop over the product of `order`, its position decoded into the named variables."""
     total = 1

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from onepass.forms.body import Body
-from onepass.forms.nest import Built, FormMismatch, accumulate, finish, initial_value, named_loops
+from onepass.forms.nest import Built, FormMismatch, accumulate, finish, folded, initial_value, named_loops
 from onepass.forms.resolve import LANE, Indices, Resolver
 from onepass.forms.schedule import Segment, segments, steps
 from onepass.forms.traffic import COSTLY_INSTRUCTIONS, operation_instructions
@@ -324,21 +324,10 @@ class _RowBuilder:
             if self.lane_axis is not None:
                 terms += parts
                 continue
-            value = _balanced(combine, parts)
-            while lanes > 1:
-                # The upper half of the lanes onto the lower one.
-                name = f"{buffer.name}_{lanes}"
-                halves.append(Buffer(name, buffer.dtype, (lanes,), "register"))
-                found.append(loop(LANE, lanes, (Store(name, (idx(LANE),), value),), "vector"))
-                if lanes % 2:
-                    break
-                lanes //= 2
-                low, high = (Load(name, (add(idx(LANE), at),), buffer.dtype) for at in (0, lanes))
-                value = binary(combine, low, high)
-            if lanes == 1:
-                terms.append(substitute(value, {LANE: const(0)}))
-            else:
-                terms += [Load(halves[-1].name, (const(lane),), buffer.dtype) for lane in range(lanes)]
+            stores, buffers, left = folded(combine, _balanced(combine, parts), buffer.name, lanes)
+            found += stores
+            halves += buffers
+            terms += left
         value = _balanced(combine, terms) if terms else initial_value(combine, total.dtype)
         found.append(loop(LANE, total.shape[0], (Store(total.name, (idx(LANE),), value),), "vector"))
         body = tuple(found)
