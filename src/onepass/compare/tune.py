@@ -181,8 +181,7 @@ class _Tuner:
 
 def _sites(compiled: Compiled, place: Place) -> list[_Site]:
     symbols = {launch.region: launch.symbol for launch in compiled.program.launches}
-    weights = sum(array.nbytes for array in compiled.plan.graph.constants.values())
-    level = serving_level(weights, place.machine, place.workers)
+    level = serving_level(compiled.plan.graph.constant_bytes, place.machine, place.workers)
     found = []
     for region in compiled.plan.regions:
         if region.options and region.id in symbols:

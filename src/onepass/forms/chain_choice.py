@@ -105,7 +105,6 @@ def _estimate(
     The worker with the most runs has `busiest` times the mean.
     """
     singles = [estimate(part, machine, workers) for part in parts]
-    launch_s = machine.launch_s(workers)
     work_s = sum((e.seconds - e.launch_s) * n for e, n in zip(singles, repeats, strict=True))
     compute_s = sum(e.compute_s * n for e, n in zip(singles, repeats, strict=True))
     flops = sum(round(part.flops * n) for part, n in zip(parts, repeats, strict=True))
@@ -119,9 +118,5 @@ def _estimate(
         recomputed_flops=flops - sum(part.flops - part.recomputed_flops for part in parts),
         flop_efficiency=flops / max(1.0, compute_s * machine.peak_flops_per_s("float32", workers)),
     )
-    moved = {level: count for level, count in bytes_at.items() if count}
-    transfer_s = {at: n / machine.bandwidth_bytes_per_s(at, workers) for at, n in moved.items()}
-    slowest = max(transfer_s, key=lambda level: transfer_s[level], default=None)
-    bound: str = "compute" if slowest is None or compute_s >= transfer_s[slowest] else slowest
-    bound = "launch" if launch_s > work_s else bound
-    return Estimate(traffic, work_s * busiest + launch_s, compute_s, transfer_s, launch_s, bound)
+    rough = estimate(traffic, machine, workers)
+    return replace(rough, seconds=work_s * busiest + rough.launch_s)

@@ -201,7 +201,7 @@ class _Streams:
         images = shape[0] if len(shape) > 2 else 1
         image = max((graph.types[name].size_bytes for name in read), default=0) // max(1, images)
         weights = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
-        fresh = sum(array.nbytes for array in graph.constants.values()) > machine.l2_bytes
+        fresh = graph.constant_bytes > machine.l2_bytes
         return cls(image, weights, fresh, images, machine.l2_bytes)
 
     @property

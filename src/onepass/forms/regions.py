@@ -20,6 +20,7 @@ from onepass.forms.choose import choose_schedule, is_product, operand_loads, til
 from onepass.forms.narrow import build_narrow, instructions, narrow_lanes
 from onepass.forms.nest import Built, FormMismatch, build_nest
 from onepass.forms.row import build_row
+from onepass.forms.schedule import Schedule
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
 from onepass.forms.winograd import WinogradSchedule, build_winograd
 from onepass.forms.winograd_choice import rank_winograd
@@ -171,7 +172,10 @@ def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
     schedules = [choose_schedule(body, graph, layouts, context.machine, one_row=True) for body in bodies]
     if any((schedule.vector, schedule.tile, schedule.phases) != (1, 3, ()) for schedule in schedules):
         raise FormMismatch("vectors do not run along channels, or tiles not along rows")
-    efficiencies = [_efficiency(context, body, form_of(body), one_row=True) for body in bodies]
+    efficiencies = [
+        _efficiency(context, body, form_of(body), schedule)
+        for body, schedule in zip(bodies, schedules, strict=True)
+    ]
     chain, guess = choose_chain(
         bodies, schedules, efficiencies, graph, layouts, context.machine, context.workers
     )
@@ -228,14 +232,15 @@ def is_in_place(stage: Compute, load: Load) -> bool:
     )
 
 
-def _efficiency(context: Context, body: Body, form: Form, one_row: bool = False) -> float:
+def _efficiency(context: Context, body: Body, form: Form, schedule: Schedule | None = None) -> float:
+    """Share of the FMA peak at best, under `schedule` or else the one that would be chosen."""
     if form != "contraction":
         return instruction_efficiency(body.stages)
     root = body.reductions()[0]
     if lanes := narrow_lanes(body, context.layouts):
         whole = math.prod(axis.extent for axis in root.reduce_axes) / lanes
         return whole / instructions(root, lanes)
-    schedule = choose_schedule(body, context.graph, context.layouts, context.machine, one_row)
+    schedule = schedule or choose_schedule(body, context.graph, context.layouts, context.machine)
     phases = dict(schedule.phases)
     shape = tuple(e // phases.get(axis, 1) for axis, e in enumerate(body.output.type.shape)) or (1,)
     steps = math.prod(axis.extent for axis in root.reduce_axes)

@@ -128,7 +128,7 @@ def region_traffic(
     """Traffic of one launch of `body`, which keeps the stages `kept`; the values `near` lie in scratch."""
     # All weights stream past once a run, so that each finds what all of them leave of a cache; so does what
     # the caller handed in before the run, or got from the last one.
-    weights = sum(array.nbytes for array in graph.constants.values())
+    weights = graph.constant_bytes
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
     wanted = demand(body, kept)
     moved: list[tuple[int, int]] = []  # of each value: bytes moved, and bytes that a cache has to hold for it

@@ -221,7 +221,10 @@ class _Builder:
         lines = self.blocks_in * schedule.tiles | 1, schedule.vectors * schedule.tiles | 1
         self.inputs = Buffer("inputs", self.dtype, (self.size**2, lines[0], self.lanes), "cache")
         self.products = Buffer("products", self.dtype, (self.size**2, lines[1], self.lanes), "cache")
-        self.resolver.ranges |= {LANE: (0, self.lanes - 1), VECTOR: (0, schedule.vectors - 1)}
+        down, across = shape.tiles(schedule.edge)
+        extents = {LANE: self.lanes, VECTOR: schedule.vectors, "image": shape.images, "down": down}
+        extents |= {"across": across, COLUMN: self.size, "channels": self.blocks_in}
+        self.resolver.ranges |= {name: (0, extent - 1) for name, extent in extents.items()}
 
     def blocks(self) -> Stmt:
         """Blocks of tiles and parts of the channels, shared among the workers."""
@@ -255,11 +258,6 @@ class _Builder:
         edge = self.schedule.edge
         return idx("image"), channel, add(mul(idx("down"), edge), row), add(mul(idx("across"), edge), column)
 
-    def _rank_tiles(self) -> None:
-        down, across = self.shape.tiles(self.schedule.edge)
-        self.resolver.ranges |= {"image": (0, self.shape.images - 1)}
-        self.resolver.ranges |= {"down": (0, down - 1), "across": (0, across - 1)}
-
     def _vector(self, *stores: Stmt) -> For:
         return loop(LANE, self.lanes, stores, "vector")
 
@@ -270,8 +268,6 @@ class _Builder:
     def _transform(self) -> Stmt:
         """B^T d B of one tile, for each block of input channels."""
         size, resolver, schedule = self.size, self.resolver, self.schedule
-        self._rank_tiles()
-        resolver.ranges |= {"channels": (0, self.blocks_in - 1), COLUMN: (0, size - 1)}
         d = Buffer("d", self.dtype, (size, self.lanes), "register")
         t = Buffer("t", self.dtype, (size, size, self.lanes), "register")
         channel = add(mul(idx("channels"), self.lanes), idx(LANE))
@@ -340,7 +336,6 @@ class _Builder:
     def _outputs(self) -> tuple[Stmt, ...]:
         """A^T m A of one tile and one vector, and what follows the convolution."""
         edge, size, dtype = self.schedule.edge, self.size, self.dtype
-        self._rank_tiles()
         m = Buffer("m", dtype, (size, self.lanes), "register")
         e = Buffer("e", dtype, (edge, size, self.lanes), "register")
         line = add(mul(idx(VECTOR), self.schedule.tiles), idx(TILE))

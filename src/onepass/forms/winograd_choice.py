@@ -67,8 +67,7 @@ def rank_winograd(
     if not _stays_inside(body, layouts, shape.outputs, lanes):
         return []
     plain = region_traffic(body, graph, layouts, machine, workers, 1.0)
-    footprint = sum(array.nbytes for array in graph.constants.values())  # all of them stream past in a run
-    level = serving_level(max(footprint, plain.compulsory_bytes // 2), machine, workers)
+    level = serving_level(max(graph.constant_bytes, plain.compulsory_bytes // 2), machine, workers)
     found: list[list[tuple[WinogradSchedule, Estimate]]] = []
     for edge in POINTS if wanted is None else (wanted.edge,):
         if reaches(shape, edge, layout, graph.types[data].shape[2:]):
@@ -146,12 +145,13 @@ def _cuts(
     """Schedules whose tile fits the registers; those whose scratch fits the cache, else the smallest."""
     total, outputs = shape.count(edge), -(-shape.outputs // lanes)
     room, registers = ROOM * machine.l2_bytes, machine.vector_registers
-    for tiles in sorted({-(-total // blocks) for blocks in range(1, total + 1)}):
+    # Blocks of equal size: each number of tiles that some number of blocks comes to.
+    for tiles in sorted({-(-total // -(-total // size)) for size in range(1, min(MAX_TILES, total) + 1)}):
         for vectors in (n for n in range(1, min(outputs, 8) + 1) if outputs % n == 0):
             lines = -(-shape.channels // lanes) + vectors
             scratch = 4 * lanes * (edge + 2) ** 2 * tiles * lines
             most = (registers - vectors - 1) // vectors
-            if tiles > MAX_TILES or most < 1 or (scratch > room and tiles > 4):
+            if most < 1 or (scratch > room and tiles > 4):
                 continue
             for rows in {
                 min(tiles, most),

@@ -23,6 +23,7 @@ from onepass.loops.affine import Range, range_of
 from onepass.loops.ir import Index, Load
 from onepass.loops.walk import loads
 from onepass.ops.opdef import Compute, Lowering
+from onepass.ops.shapes import attr
 
 # A border that grows a tensor more than this is not worth its zeros: guards instead. Measured on one Zen 4
 # core at growths of 2.8 to 4: 3x3 and 5x5 windows run at 0.75 to 1 of the speed of guards, a 7x7 one at 1.3.
@@ -152,13 +153,12 @@ def _output_block(
     if kind.rank < 3 or kind.dtype.size_bytes != 4 or math.prod(kind.shape[2:]) == 1:
         return 1
     if node.op in ("conv", "conv_transpose"):
-        channels, group = kind.shape[1], node.attrs.get("group", 1)
+        channels, group = kind.shape[1], attr(node.attrs, "group", 1)
         depthwise = group == channels == graph.types[node.inputs[0]].shape[1]
         blocked_input = layouts.get(node.inputs[0], PLAIN).block > 1
         few = node.op == "conv" and group == 1 and is_few(channels, lanes)
         wide = channels >= lanes // 2 or (blocked_input and not few)
         ends = (channels, graph.types[node.inputs[0]].shape[1])
-        assert isinstance(group, int)
         whole = node.op == "conv" and all(end % (lanes * group) == 0 for end in ends)
         return lanes if wide and (group == 1 or depthwise or whole) else 1
     if node.spelling == REORDER:

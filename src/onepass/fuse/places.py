@@ -18,7 +18,7 @@ from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads, Place
 from onepass.loops.affine import linear
 from onepass.loops.ir import Index, Load
-from onepass.ops.shapes import normalize_axis
+from onepass.ops.shapes import attr, normalize_axis
 
 REORDER = "Reorder"
 ALIGNMENT_BYTES = 16  # of every buffer that a kernel is given
@@ -38,7 +38,7 @@ def parts_of(graph: Graph, node: Node) -> tuple[Part, ...]:
     """What must hold for `node` to move nothing: inputs in its output, or the reverse; () where it moves."""
     output = node.outputs[0]
     if node.op == "concat":
-        axis = normalize_axis(int(node.attrs.get("axis", 0)), graph.types[output].rank)  # type: ignore[arg-type]
+        axis = normalize_axis(attr(node.attrs, "axis", 0), graph.types[output].rank)
         return tuple(_side_by_side(graph, node.inputs, output, axis))
     if node.op != "slice":
         return ()

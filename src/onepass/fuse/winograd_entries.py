@@ -30,7 +30,7 @@ class _Sizes:
 def winograd_entries(graph: Graph, shaped: Shaped) -> tuple[Decision, ...]:
     """The two entries of a region in Winograd's form, none for any other."""
     conv = convolution(shaped)
-    if conv is None or shaped.form != "winograd" or shaped.winograd is None:
+    if conv is None or shaped.winograd is None:
         return ()
     schedule, sizes = shaped.winograd, _sizes(shaped)
     weights, edge = graph.constants[conv.inputs[1]], schedule.edge

@@ -59,6 +59,11 @@ class Graph:
             self._lowerings[key] = node.opdef.lower(types, node.attrs)
         return self._lowerings[key]
 
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of all constants: what streams past in one run."""
+        return sum(array.nbytes for array in self.constants.values())
+
     def producers(self) -> dict[str, Node]:
         """The node that computes each value (graph inputs and constants have none)."""
         return {output: node for node in self.nodes for output in node.outputs if output}

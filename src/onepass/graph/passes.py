@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from onepass.graph.interpret import fold_node
 from onepass.graph.ir import Graph, Node
-from onepass.ops.shapes import normalize_axis
+from onepass.ops.shapes import attr, normalize_axis
 
 MAX_GROWTH_BYTES = 1 << 20
 """A folded result may exceed its inputs by this much: expanding a scalar to a big tensor is left to run."""
@@ -107,7 +107,7 @@ def simplify_concats(graph: Graph) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.op == "concat":
-            axis = normalize_axis(int(str(node.attrs.get("axis", 0))), graph.types[node.outputs[0]].rank)
+            axis = normalize_axis(attr(node.attrs, "axis", 0), graph.types[node.outputs[0]].rank)
             inputs = tuple(_unsliced(graph, slices, node.inputs, axis))
             longest = next((n for n in range(len(inputs) - 1, 1, -1) if (axis, inputs[:n]) in made), 0)
             made.setdefault((axis, inputs), node.outputs[0])
