@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from onepass.core.errors import ShapeError
+from onepass.core.dtypes import BF16
+from onepass.core.errors import ModelError, ShapeError
 from onepass.core.settings import FLUSH, Settings
 from onepass.cost.machine import Machine
 from onepass.forms.nest import Built
@@ -108,6 +109,7 @@ def compile_graph(
     overwritten during a run, so that `Compiled.kept` values can be read after it. `choices`: see `Context`.
     """
     started = time.perf_counter()
+    _refuse_bfloat16(graph)
     for step in GRAPH_PASSES:
         graph = step(graph)
         if _checks():
@@ -144,6 +146,20 @@ def compile_graph(
     by_key = {cache_key(name, target): data for name, data in objects.items()}
     kept = {name: slot[1] for name, slot in slots.items() if keep and slot[0] == "arena"}
     return Compiled(plan, program, kernels, by_key, hits, events, time.perf_counter() - started, kept)
+
+
+def _refuse_bfloat16(graph: Graph) -> None:
+    """Raises `ModelError` for a value that the CPU target has no arithmetic for."""
+    found = [name for name, tensor in graph.types.items() if tensor.dtype == BF16]
+    if found:
+        producer = graph.producers().get(found[0])
+        raise ModelError(
+            f"'{found[0]}' is {graph.types[found[0]]}, which is not computed on a CPU",
+            where=f"node '{producer.user_name}' ({producer.spelling})" if producer else
+            f"{'input' if found[0] in graph.inputs else 'constant'} '{found[0]}'",
+            why=f"{len(found)} of the model's {len(graph.types)} values are bfloat16",
+            remedy="compile for a GPU (--target cuda), or export the model in float32",
+        )  # fmt: skip
 
 
 def _refuse_too_large(graph: Graph, arena_bytes: int) -> None:

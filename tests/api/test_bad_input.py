@@ -1,6 +1,7 @@
 """Each mistake of a user is one clear error, and nothing is lost."""
 
 import numpy as np
+import onnx
 import pytest
 from user_models import chain, conv_relu, cyclic, unsupported, with_external_weights
 
@@ -38,8 +39,16 @@ def test_unsupported_ops_are_listed_together_even_where_sizes_are_open():
 
 def test_an_unsupported_dtype():
     model = chain()
-    model.graph.input[0].type.tensor_type.elem_type = 16  # bfloat16
-    assert "bfloat16" in refused(model)
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT8E5M2
+    assert "float8e5m2" in refused(model)
+
+
+def test_bfloat16_is_for_gpus():
+    model = chain()
+    for value in model.graph.input:
+        value.type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
+    text = refused(model, shapes={"a": (3,), "b": (3,)})
+    assert "'a' is bfloat16[3]" in text and "--target cuda" in text and "float32" in text
 
 
 def test_a_cycle():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from onepass.core.dtypes import F16, F32, F64, I32
+from onepass.core.dtypes import BF16, F16, F32, F64, I32
 from onepass.core.tolerance import OPERATIONS, compare, gamma, tolerance, unit_roundoff
 
 
@@ -12,7 +12,8 @@ def test_bound_grows_with_the_sum_and_shrinks_with_precision():
     assert gamma(1, 2.0**-24) > 2.0**-24
     assert gamma(2**25, 2.0**-24) == float("inf")
     assert tolerance(F32, 1000)[0] == pytest.approx((1000 + OPERATIONS) * 2.0**-24, rel=1e-3)
-    assert tolerance(F64, 10) < tolerance(F32, 10) < tolerance(F16, 10)
+    assert tolerance(F64, 10) < tolerance(F32, 10) < tolerance(F16, 10) < tolerance(BF16, 10)
+    assert unit_roundoff(BF16) == 2.0**-8
     assert tolerance(F32, magnitude=8.0)[1] == 8 * tolerance(F32)[0]
     assert tolerance(I32, 1000) == (0.0, 0.0)
 
@@ -32,6 +33,9 @@ def test_special_values():
         assert compare(np.float32([wrong]), np.array([np.inf])).mismatches == 1
     assert compare(np.float32([np.inf]), np.array([1e300])).within
     assert compare(np.empty((0, 2), np.float32), np.empty((0, 2))).within
+    bfloat16 = np.array([np.nan, np.inf, 3e38, 1], BF16.numpy)
+    assert compare(bfloat16, np.array([np.nan, 1e300, 3e38, 1 + 2.0**-9])).within
+    assert compare(bfloat16[3:], np.array([1.5])).mismatches == 1
 
 
 def test_errors_are_measured_and_told():

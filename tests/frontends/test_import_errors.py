@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from small_layers import f32, i64, model, node
 
+from onepass.core.dtypes import BF16
 from onepass.core.errors import ModelError, OnepassError, OptionError, ShapeError
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import describe_inputs
@@ -87,7 +88,7 @@ def test_sequences_and_sparse_tensors():
     refused(proto, "sparse", "thin")
 
 
-@pytest.mark.parametrize("kind", ["BFLOAT16", "FLOAT8E4M3FN", "STRING", "COMPLEX64", "INT4"])
+@pytest.mark.parametrize("kind", ["FLOAT8E5M2", "FLOAT8E4M3FN", "STRING", "COMPLEX64", "INT4"])
 def test_element_types(kind):
     code = TensorProto.DataType.Value(kind)
     refused(chain(helper.make_node("Cast", ["x"], ["y"], name="narrow", to=code)), kind.lower(), "'narrow'")
@@ -331,12 +332,16 @@ def test_weights_are_views_of_the_file(tmp_path):
 
 def test_packed_and_typed_elements():
     half = np.array([1.5, -2, 65504], np.float16)
-    tensor = TensorProto(
-        name="h", data_type=TensorProto.FLOAT16, dims=[3], int32_data=half.view(np.uint16).tolist()
-    )
+    brain = np.array([1.5, -2, 3e38], BF16.numpy)
+    halves = [
+        TensorProto(name=name, data_type=code, dims=[3], int32_data=array.view(np.uint16).tolist())
+        for name, code, array in (("h", TensorProto.FLOAT16, half), ("t", TensorProto.BFLOAT16, brain))
+    ]
+    raw = TensorProto(name="r", data_type=TensorProto.BFLOAT16, dims=[3], raw_data=brain.tobytes())
     flags = helper.make_tensor("b", TensorProto.BOOL, [2], [True, False])
-    proto = model([node("Identity", "h", "y"), node("Not", "b", "z")], {}, {"y": np.float16, "z": bool})
-    proto.graph.initializer.extend([tensor, flags, numpy_helper.from_array(np.zeros(1), "unused")])
+    nodes = [node("Not", "b", "z"), *(node("Identity", *pair) for pair in ("hy", "tu", "rv"))]
+    proto = model(nodes, {}, {"y": np.float16, "z": bool, "u": BF16.numpy, "v": BF16.numpy})
+    proto.graph.initializer.extend([*halves, raw, flags, numpy_helper.from_array(np.zeros(1), "unused")])
     graph = import_onnx(proto)
     values = {node.outputs[0]: graph.constants[node.inputs[0]].tolist() for node in graph.nodes}
-    assert values == {"y": half.tolist(), "z": [False, True]}
+    assert values == {"y": half.tolist(), "z": [False, True], "u": brain.tolist(), "v": brain.tolist()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import ml_dtypes
 import numpy as np
 
 Kind = Literal["float", "int", "uint", "bool"]
@@ -33,14 +34,15 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The numpy dtype with the same storage."""
-        return np.dtype(self.name)
+        """The numpy dtype with the same storage; bfloat16 is that of `ml_dtypes`."""
+        return np.dtype(ml_dtypes.bfloat16 if self.name == "bfloat16" else self.name)
 
     def __str__(self) -> str:
         return self.name
 
 
 F16 = DType("float16", "float", 16)
+BF16 = DType("bfloat16", "float", 16)
 F32 = DType("float32", "float", 32)
 F64 = DType("float64", "float", 64)
 I8 = DType("int8", "int", 8)
@@ -55,10 +57,15 @@ BOOL = DType("bool", "bool", 8)
 
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
-    for dtype in (F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, BOOL)
+    for dtype in (F16, BF16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, BOOL)
 }
 
 
 def dtype_of_numpy(dtype: np.dtype[np.generic]) -> DType:
     """The `DType` stored like `dtype`; raises `KeyError` for one that onepass does not compute with."""
     return DTYPES[np.dtype(dtype).name]
+
+
+def finfo(dtype: DType) -> ml_dtypes.finfo:
+    """`eps`, `tiny`, `max` of a float dtype, as `np.finfo`, which does not know bfloat16."""
+    return ml_dtypes.finfo(dtype.numpy)  # type: ignore[no-untyped-call]

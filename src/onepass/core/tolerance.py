@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from onepass.core.dtypes import F32, DType, dtype_of_numpy
+from onepass.core.dtypes import F32, DType, dtype_of_numpy, finfo
 
 # A dozen rounded operations after the sum, and elementary functions good to 4 ulp each.
 OPERATIONS = 32
@@ -21,7 +21,7 @@ OPERATIONS = 32
 
 def unit_roundoff(dtype: DType) -> float:
     """Largest relative error of one rounding to nearest: half the spacing at 1; 0 for integers."""
-    return float(np.finfo(dtype.name).eps) / 2 if dtype.is_float else 0.0
+    return float(finfo(dtype).eps) / 2 if dtype.is_float else 0.0
 
 
 def gamma(n: int, u: float) -> float:
@@ -36,7 +36,7 @@ def tolerance(
 
     A sum of n terms, in any order, with or without FMA, errs by at most gamma_n times the sum of the
     terms' absolute values. Cancellation makes that larger than gamma_n |exact|; `magnitude`, the size
-    of the terms' sum before it cancels, enters atol. Sums of float16 run in float32.
+    of the terms' sum before it cancels, enters atol. Sums of float16 and bfloat16 run in float32.
     """
     u = unit_roundoff(dtype)
     accumulator = min(u, unit_roundoff(F32))
@@ -101,7 +101,7 @@ def compare(
     if magnitude is None:
         magnitude = float(size.max(initial=0.0))
     rtol, atol = tolerance(dtype, reduction_length, operations=operations, magnitude=magnitude)
-    atol = max(atol, float(np.finfo(dtype.name).tiny))
+    atol = max(atol, float(finfo(dtype).tiny))
     bad = ~np.where(finite, error <= rtol * size + atol, same)
     return _summary(error, exact, bad, rtol, atol)
 

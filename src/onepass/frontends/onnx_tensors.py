@@ -78,7 +78,9 @@ class TensorReader:
             held = len(getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type)))
             if held != size:
                 raise ModelError(f"the tensor declares {size} elements but holds {held}", where=where)
-            data = np.frombuffer(numpy_helper.to_array(tensor).tobytes(), np.uint8)
+            # Older versions of onnx widen bfloat16.
+            typed = numpy_helper.to_array(tensor).astype(dtype.numpy, copy=False)
+            data = np.frombuffer(typed.tobytes(), np.uint8)
         if data.size != size * dtype.size_bytes:
             what = f"shape and type need {size * dtype.size_bytes} bytes, the tensor holds {data.size}"
             raise ModelError(what, where=where)

@@ -13,6 +13,7 @@ from onepass.core.errors import ShapeError
 from onepass.core.tensor import TensorType
 from onepass.graph.ir import Graph, Node
 from onepass.ops.opdef import Array
+from onepass.ops.shapes import is_float
 
 
 def run_node(node: Node, inputs: Sequence[Array | None]) -> dict[str, Array]:
@@ -81,7 +82,7 @@ def _checked(graph: Graph, name: str, inputs: Mapping[str, Array]) -> Array:
 
 def _widen(array: Array, dtype: type[np.float64] | None) -> Array:
     """`array` in `dtype` where it holds floats."""
-    return array.astype(dtype) if dtype is not None and array.dtype.kind == "f" else array
+    return array.astype(dtype) if dtype is not None and is_float(array) else array
 
 
 def _run(
@@ -90,7 +91,8 @@ def _run(
     """The outputs of one node, in the dtypes that `evaluate` promises."""
     if dtype is not None and node.op == "cast":
         source, target = graph.types[node.inputs[0]].dtype, graph.types[node.outputs[0]].dtype
-        if source.is_float and target.is_float and target.bits >= source.bits and arguments[0] is not None:
+        widens = target == source or target.bits > source.bits
+        if source.is_float and target.is_float and widens and arguments[0] is not None:
             # A widening cast rounds nothing: rounding the oracle's float64 here would be an artefact.
             return {node.outputs[0]: arguments[0]}
     outputs = run_node(node, arguments)

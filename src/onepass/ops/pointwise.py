@@ -23,6 +23,7 @@ from onepass.ops.shapes import (
     attr,
     broadcast_shape,
     calc,
+    is_float,
     load,
     loop_axes,
     reference,
@@ -66,7 +67,7 @@ def _alike(*inputs: Expr) -> tuple[Expr, ...]:
 
 def truncated_quotient(a: Numbers, b: Numbers) -> Numbers:
     """`a / b`; for integers rounded towards zero, and 0 where `b` is 0."""
-    return np.asarray(a / b if a.dtype.kind == "f" else np.floor_divide(a - np.fmod(a, b), b))
+    return np.asarray(a / b if is_float(a) else np.floor_divide(a - np.fmod(a, b), b))
 
 
 def _mod(attrs: Attrs, a: Expr, b: Expr) -> Expr:
@@ -82,9 +83,9 @@ def _pow(attrs: Attrs, x: Expr, y: Expr) -> Expr:
 
 
 def _pow_reference(attrs: Attrs, x: Numbers, y: Numbers) -> Numbers:
-    if x.dtype.kind == "f":
+    if is_float(x):
         return np.asarray(np.power(x, y.astype(x.dtype)))
-    if y.dtype.kind == "f":
+    if is_float(y):
         return np.asarray(np.power(x.astype(np.float64), y.astype(np.float64)).astype(x.dtype))
     y = y.astype(x.dtype)
     # A negative exponent: the real power, truncated. Only 1 and -1 have one that is not 0.
@@ -147,4 +148,4 @@ elementwise("where", 3, lambda _, c, x, y: select(c, *_alike(x, y)), lambda _, c
 elementwise("identity", 1, lambda _, x: x, lambda _, x: x)
 elementwise("reciprocal", 1, lambda _, x: calc("div", 1.0, x), lambda _, x: np.divide(1, x).astype(x.dtype))
 elementwise("cast", 1, lambda attrs, x: cast(x, DTYPES[attr(attrs, "to", "float32")]),
-            lambda attrs, x: x.astype(attr(attrs, "to", "float32")))  # fmt: skip
+            lambda attrs, x: x.astype(DTYPES[attr(attrs, "to", "float32")].numpy))  # fmt: skip

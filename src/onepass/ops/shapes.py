@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from onepass.core.dtypes import F16, F32, F64, DType, dtype_of_numpy
+from onepass.core.dtypes import BF16, F16, F32, F64, DType, dtype_of_numpy
 from onepass.core.errors import ShapeError
 from onepass.core.tensor import Shape, TensorType
 from onepass.loops.build import binary, idx
@@ -106,13 +106,18 @@ def normalize_axis(axis: int, rank: int) -> int:
 
 
 def wide(dtype: DType) -> DType:
-    """The dtype in which long sums of `dtype` run: float16 sums in float32."""
-    return F32 if dtype == F16 else dtype
+    """The dtype in which long sums of `dtype` run: those of float16 and bfloat16 in float32."""
+    return F32 if dtype in (F16, BF16) else dtype
 
 
 def as_float(dtype: DType) -> DType:
     """The dtype in which a real function of `dtype` runs: integers go through float64."""
     return wide(dtype) if dtype.is_float else F64
+
+
+def is_float(array: Numbers) -> bool:
+    """Whether `array` holds floats; numpy's own `kind` is another for bfloat16."""
+    return dtype_of_numpy(array.dtype).is_float
 
 
 def attr(attrs: Attrs, name: str, default: Value) -> Value:
