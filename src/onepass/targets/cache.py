@@ -1,7 +1,7 @@
-"""Object code on disk, so that a model compiles once a machine.
+"""Compiled code on disk, so that a model compiles once a machine.
 
 In: the symbol of a kernel and a target. Out: its object's bytes, or None. An entry is a checksum and
-the object, written whole or not at all. A directory that cannot be used makes every look-up a miss,
+the bytes, written whole or not at all. A directory that cannot be used makes every look-up a miss,
 never an error.
 """
 
@@ -24,7 +24,6 @@ from onepass.targets.llvm.description import TargetDescription
 
 FORMAT = 1
 LIMIT_BYTES = 512 << 20
-_SUFFIX = ".obj"
 _DIGEST_BYTES = hashlib.sha256().digest_size
 Outcome = Literal["hit", "miss", "corrupt", "unwritable"]
 
@@ -65,30 +64,23 @@ def cache_key(symbol: str, target: TargetDescription) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-class CodeCache:
-    """A directory of objects; `directory` None: nothing is kept. `events` lists what happened.
+class EntryCache:
+    """A directory of entries by key; `directory` None: nothing is kept. `events` lists what happened."""
 
-    A kernel is known by its symbol: whoever names kernels puts a digest of the kernel's text in the name.
-    """
-
-    def __init__(self, directory: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(self, directory: Path | None, suffix: str, limit_bytes: int = LIMIT_BYTES) -> None:
         self.directory = directory
         self.events: list[CacheEvent] = []
+        self._suffix = suffix
         self._limit = limit_bytes
         self._broken = ""
         self._trimmed = False
 
-    @classmethod
-    def default(cls) -> CodeCache:
-        """The cache of this user."""
-        return cls(default_directory())
-
-    def get(self, symbol: str, target: TargetDescription) -> bytes | None:
-        """The object of `symbol` for `target`, or None; notes which in `events`."""
+    def look_up(self, symbol: str, key: str) -> bytes | None:
+        """The entry of `key`, or None; notes which in `events`, under `symbol`."""
         if self.directory is None:
             self._note(symbol, "miss", "the cache is off")
             return None
-        path = self.directory / (cache_key(symbol, target) + _SUFFIX)
+        path = self.directory / (key + self._suffix)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -107,14 +99,14 @@ class CodeCache:
         self._note(symbol, "hit")
         return body
 
-    def put(self, symbol: str, target: TargetDescription, data: bytes) -> None:
-        """Keeps the object of `symbol`; a failure is noted once and then not tried again."""
+    def keep(self, symbol: str, key: str, data: bytes) -> None:
+        """Writes the entry of `key`; a failure is noted once and then not tried again."""
         if self.directory is None or self._broken:
             return
         if not self._trimmed:
             self._trimmed = True
             self._trim(self.directory)
-        entry = self.directory / (cache_key(symbol, target) + _SUFFIX)
+        entry = self.directory / (key + self._suffix)
         try:
             write_whole(entry, lambda file: file.write(hashlib.sha256(data).digest() + data))
         except UserError as error:
@@ -124,7 +116,7 @@ class CodeCache:
     def _trim(self, directory: Path) -> None:
         """Deletes the entries used longest ago until the rest fits the limit."""
         with contextlib.suppress(OSError):  # there is no directory yet, or another process is deleting
-            kept = [item for item in os.scandir(directory) if item.name.endswith((_SUFFIX, ".part"))]
+            kept = [item for item in os.scandir(directory) if item.name.endswith((self._suffix, ".part"))]
             entries = sorted((item.stat().st_mtime, item.stat().st_size, item.path) for item in kept)
             total = sum(size for _, size, _ in entries)
             for _, size, path in entries:
@@ -135,3 +127,24 @@ class CodeCache:
 
     def _note(self, symbol: str, outcome: Outcome, reason: str = "") -> None:
         self.events.append(CacheEvent(symbol, outcome, reason))
+
+
+class CodeCache(EntryCache):
+    """The objects of LLVM. A kernel is known by its symbol: whoever names kernels puts a digest of the
+    kernel's text in the name."""
+
+    def __init__(self, directory: Path | None, limit_bytes: int = LIMIT_BYTES) -> None:
+        super().__init__(directory, ".obj", limit_bytes)
+
+    @classmethod
+    def default(cls) -> CodeCache:
+        """The cache of this user."""
+        return cls(default_directory())
+
+    def get(self, symbol: str, target: TargetDescription) -> bytes | None:
+        """The object of `symbol` for `target`, or None; notes which in `events`."""
+        return self.look_up(symbol, cache_key(symbol, target))
+
+    def put(self, symbol: str, target: TargetDescription, data: bytes) -> None:
+        """Keeps the object of `symbol`; a failure is noted once and then not tried again."""
+        self.keep(symbol, cache_key(symbol, target), data)
