@@ -282,3 +282,20 @@ def test_a_pool_of_a_constant_pads_with_minus_infinity():
     constant = -1 - np.abs(normal(1, 1, 8))
     nodes = [("max_pool", "c", attrs), ("add", "v0 x", {})]
     check(graph_of({"x": (1, 1, 8)}, *nodes, constants={"c": constant}, outputs=("v0", "v1")))
+
+
+@pytest.mark.parametrize(("channels", "size"), [(40, (13, 17)), (16, (7, 7)), (21, (5, 9))])
+def test_channels_moved_from_the_end_come_in_blocks_where_a_window_reads_them(channels, size):
+    """As in ConvNeXt: products with channels last between depthwise convolutions, and a residual."""
+    attrs = {"kernel_shape": (7, 7), "strides": (1, 1), "dilations": (1, 1), "pads": (3,) * 4}
+    depthwise = {**attrs, "group": channels}
+    graph = graph_of(
+        {"x": (1, *size, channels)}, ("transpose", "x", {"perm": (0, 3, 1, 2)}), ("conv", "v0 w", depthwise),
+        ("transpose", "v1", {"perm": (0, 2, 3, 1)}), ("matmul", "v2 m", {}), ("gelu", "v3", {}),
+        ("transpose", "v4", {"perm": (0, 3, 1, 2)}), ("add", "v5 v0", {}), ("conv", "v6 w", depthwise),
+        constants={"w": normal(channels, 1, 7, 7) / 7, "m": normal(channels, channels) / 6},
+    )  # fmt: skip
+    check(graph, fuse=("none", "auto", "all"), modes=("native",))
+    layouts = planned(graph, lanes=16)[0].layouts
+    assert {layouts[name].block for name in ("v0", "v1", "v5", "v6")} == {16}
+    assert {layouts[name].block for name in ("v2", "v3", "v4")} == {1}

@@ -30,13 +30,12 @@ from onepass.ops.shapes import attr
 MAX_BORDER_GROWTH = 2.5
 
 
-def assign_layouts(
-    graph: Graph, lanes: int, rewrites: frozenset[str]
-) -> tuple[Graph, dict[str, Layout]]:
+def assign_layouts(graph: Graph, lanes: int, rewrites: frozenset[str]) -> tuple[Graph, dict[str, Layout]]:
     """The graph, with a copy of each value that has to lie elsewhere too, and the layout of each value."""
     edges = (1, max(POINTS)) if "winograd" in rewrites else (1,)
     graph = _copy_padded_inputs(graph, edges)
     borders = _borders(graph, edges)
+    windowed = _windowed(graph)
     types = dict(graph.types)
     places = Places(graph, types, borders)
     layouts: dict[str, Layout] = {}
@@ -55,6 +54,8 @@ def assign_layouts(
             block = cut
         else:
             block = _output_block(graph, node, graph.lowering(node), layouts, lanes)
+            if windowed.issuperset(node.outputs) and _gathers_channels(graph, node, layouts, lanes):
+                block = lanes
             places.computed(node)
         nodes.append(node)
         layouts |= {name: Layout(block) for name in node.outputs if name and name not in graph.outputs}
@@ -169,6 +170,34 @@ def _output_block(
         same = blocks[0] > 1 and len(set(blocks)) == 1
         return blocks[0] if same and (aligned or node.attrs.get("axis") not in (1, 1 - kind.rank)) else 1
     return _passed_on(graph, node, lowering, layouts)
+
+
+def _windowed(graph: Graph) -> frozenset[str]:
+    """Values that a convolution or a pool reads, as they are or after ops that keep channels in place."""
+    found: set[str] = set()
+    for node in reversed(graph.nodes):
+        slides = any(len(stage.reduce_axes) > 1 for stage in graph.lowering(node).stages)
+        if node.op == "conv":
+            found.add(node.inputs[0])
+        elif slides or not found.isdisjoint(node.outputs):
+            found |= {
+                name for name in node.inputs
+                if all(_keeps_channel(stage, load) for stage, load in reads(graph, node, name))
+            }  # fmt: skip
+    return frozenset(found)
+
+
+def _gathers_channels(graph: Graph, node: Node, layouts: Mapping[str, Layout], lanes: int) -> bool:
+    """Whether `node` moves what lies side by side in its plain input to the channels.
+
+    Then a block of them is one vector of the input, where plain channels would be gathered one by one.
+    """
+    (stage, *more), kind = graph.lowering(node).stages, graph.types[node.outputs[0]]
+    if more or kind.rank < 3 or kind.dtype.size_bytes != 4 or kind.shape[1] < lanes // 2:
+        return False
+    if any(layouts.get(name, PLAIN).block > 1 for name in node.inputs):
+        return False
+    return isinstance(stage.body, Load) and stage.body.indices[-1:] == (Index(stage.axes[1].name),)
 
 
 def _passed_on(graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout]) -> int:
