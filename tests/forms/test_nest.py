@@ -6,6 +6,7 @@ from region_runs import check, graph_of, planned, random_inputs, run_regions
 
 from onepass.core.dtypes import F16, F64, I32
 from onepass.core.tensor import TensorType
+from onepass.forms.choose import choose_schedule
 from onepass.graph.layout import Layout
 
 
@@ -299,3 +300,13 @@ def test_channels_moved_from_the_end_come_in_blocks_where_a_window_reads_them(ch
     layouts = planned(graph, lanes=16)[0].layouts
     assert {layouts[name].block for name in ("v0", "v1", "v5", "v6")} == {16}
     assert {layouts[name].block for name in ("v2", "v3", "v4")} == {1}
+
+
+@pytest.mark.parametrize(("rows", "columns", "whole"), [(13, 35, True), (1, 7, False), (7, 129, False)])
+def test_pointwise_kernels_walk_along_rows_where_there_are_enough(rows, columns, whole):
+    """Columns 4 KiB apart fall into the same sets of a cache; a row is read in order."""
+    graph = graph_of({"x": (rows, columns)}, ("exp", "x", {}), ("mul", "v0 x", {}))
+    check(graph)
+    context, made = planned(graph, "all", lanes=16)
+    schedule = choose_schedule(made.shaped[0].body, context.graph, context.layouts, context.machine)
+    assert schedule.whole == whole

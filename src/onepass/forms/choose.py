@@ -28,6 +28,7 @@ TILE_OVERHEAD_CYCLES = 24  # entering and leaving a tile: measured, about the co
 WEIGHT_LINE_CYCLES, PIXEL_LINE_CYCLES = 1.0, 6.0
 STAYS = 0.7  # share of the second-level cache that weights may take and still be there for the next row
 MAX_PIXELS = 14
+SHARES = 4  # of equal size for each worker, at least: so a late one keeps the others waiting little
 L1_WAYS, L1_WAY_BYTES = 8, 4096  # 32 KiB in 8 ways: Zen 2-4, Skylake
 # A window over few channels (depthwise, an RGB stem) reads many rows at once: a short tile keeps its vectors
 # in registers from tap to tap, and its loads clear of its stores (3x on 3x3 depthwise, against 28 pixels).
@@ -50,11 +51,14 @@ def choose_schedule(
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
     shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
-    flat = False
+    flat = whole = False
     if root is None:
         turned = contiguous_axis(body, graph, layouts, shape, vector)
         tile = tile if turned is None else turned
         narrow = layout.block > 1 or turned is not None
+        rows = math.prod(shape) // max(1, shape[vector])
+        if not narrow and shape[vector] >= 2 * lanes and rows >= SHARES * machine.cores:
+            tile, whole = None, True
         vectors, pixels = _pointwise_tile(shape, vector, tile, lanes, narrow)
     elif shared is not None:
         tile, width = shared
@@ -64,7 +68,7 @@ def choose_schedule(
         vectors, pixels, flat = _tiles(
             body, graph, layouts, root, shape, vector, tile, lanes, streamed, machine, one_row
         )
-    schedule = Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat, phases=apart)
+    schedule = Schedule(vector, lanes, vectors, tile, pixels, (), flat=flat, phases=apart, whole=whole)
     return _ordered(body, graph, shape, schedule, machine)
 
 
@@ -134,7 +138,7 @@ def _pointwise_tile(
     shape: tuple[int, ...], vector: int, tile: int | None, lanes: int, narrow: bool
 ) -> tuple[int, int]:
     """Vectors and pixels a step of a nest without reduction: a few, for independent work in flight."""
-    if narrow or tile is None or shape[vector] < 2 * lanes:
+    if narrow or shape[vector] < 2 * lanes:
         extent = shape[tile] if tile is not None else 1
         return 1, next((n for n in (4, 7, 5, 3, 2) if extent % n == 0), min(4, max(1, extent)))
     vectors = next((n for n in (4, 3, 2) if (shape[vector] // lanes) % n == 0), 1)

@@ -241,6 +241,8 @@ class NestBuilder:
             where = tuple(resolver.simplify(index) for index in apart[: len(self.axes)])
             body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order), start, places))
             inner += [loop(ROW, piece.count, body)] if piece.count > 1 else body
+        if schedule.whole:
+            inner = [loop(*order.pop(), tuple(inner))]
         return self.around(order, tuple(inner))
 
     def _tile(self, tile: _Tile) -> tuple[Stmt, ...]:

@@ -18,6 +18,7 @@ class Schedule:
     cut into blocks of `block`, a divisor of its extent: first the blocks, then the places in one. `unroll`
     bounds the operations written out in the innermost loop. `flat`: the tile runs over `tile` and the axis
     before it as one, in whole rows. `ahead`: an axis of `order`; what its next step reads is fetched early.
+    `whole`: each worker takes whole rows along the last axis of `order`, one vector after another.
     `phases`: axes and divisors of their extents; places that far apart are computed side by side.
     """
 
@@ -32,6 +33,7 @@ class Schedule:
     flat: bool = False
     ahead: int | None = None
     phases: tuple[tuple[int, int], ...] = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
