@@ -15,7 +15,7 @@ from dataclasses import replace
 from onepass.core.tensor import TensorType
 from onepass.forms.narrow import is_few
 from onepass.forms.winograd import POINTS, shape_of
-from onepass.fuse.places import REORDER, Places
+from onepass.fuse.places import REORDER, Places, reorder
 from onepass.fuse.rules import reads
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads
@@ -88,7 +88,7 @@ def _copy_padded_inputs(graph: Graph, edges: Sequence[int]) -> Graph:
         if name in borders and graph.types[name].rank >= 3:
             copy = f"{name}#bordered"
             renamed[name], types[copy] = copy, graph.types[name]
-            nodes.append(Node(f"Reorder_{name}", "identity", (name,), (copy,), {}, REORDER))
+            nodes.append(reorder(f"{REORDER}_{name}", name, copy))
     if not nodes:
         return graph
     for node in graph.nodes:

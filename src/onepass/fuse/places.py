@@ -16,8 +16,7 @@ from onepass.core.tensor import TensorType
 from onepass.fuse.rules import same_space
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout, Pads, Place
-from onepass.loops.affine import linear
-from onepass.loops.ir import Index, Load
+from onepass.graph.parts import cut_of
 from onepass.ops.shapes import attr, normalize_axis
 
 REORDER = "Reorder"
@@ -40,19 +39,8 @@ def parts_of(graph: Graph, node: Node) -> tuple[Part, ...]:
     if node.op == "concat":
         axis = normalize_axis(attr(node.attrs, "axis", 0), graph.types[output].rank)
         return tuple(_side_by_side(graph, node.inputs, output, axis))
-    if node.op != "slice":
-        return ()
-    body = graph.lowering(node).stages[0].body
-    assert isinstance(body, Load)
-    shape, cut = graph.types[output].shape, list[Part]()
-    for axis, (index, extent) in enumerate(zip(body.indices, graph.types[node.inputs[0]].shape, strict=True)):
-        form = linear(index, {})
-        in_order = form.terms == ((Index(f"i{axis}"), 1),) or shape[axis] == 1
-        if not in_order:
-            return ()
-        if shape[axis] != extent:
-            cut.append(Part(output, node.inputs[0], axis, form.const))
-    return tuple(cut) if len(cut) == 1 else ()
+    cut = cut_of(graph, node)
+    return (Part(output, node.inputs[0], *cut),) if cut else ()
 
 
 def _side_by_side(graph: Graph, values: tuple[str, ...], whole: str, axis: int) -> Iterator[Part]:
@@ -140,7 +128,7 @@ class Places:
                 finished += size if part.value in self._finished and not is_view else 0
                 continue
             inputs[at], copied = f"{output}#part{at}", copied + size
-            copies.append(_copy(node, part.value, inputs[at], at))
+            copies.append(reorder(f"{node.name}#part{at}", part.value, inputs[at], node.user_name))
         whole = self.types[output].size
         # A reader that is fused needs no whole: then only what is stored in any case may be its parts.
         stored = output in self.graph.outputs or any(map(self._reduces, self._consumers[output]))
@@ -179,6 +167,6 @@ class Places:
         return any(stage.reduce_axes for stage in self.graph.lowering(node).stages)
 
 
-def _copy(node: Node, value: str, copy: str, at: int) -> Node:
-    """A node that writes `value` where `node` wants it, its input number `at`."""
-    return Node(f"{node.name}#part{at}", "identity", (value,), (copy,), {}, REORDER, node.user_name)
+def reorder(name: str, value: str, copy: str, origin: str = "") -> Node:
+    """A node `name` that copies `value` to where, or as, it has to lie too."""
+    return Node(name, "identity", (value,), (copy,), {}, REORDER, origin)

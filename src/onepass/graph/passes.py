@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from onepass.graph.interpret import fold_node
 from onepass.graph.ir import Graph, Node
+from onepass.graph.parts import cut_of
 from onepass.ops.shapes import attr, normalize_axis
 
 MAX_GROWTH_BYTES = 1 << 20
@@ -127,21 +128,12 @@ def _unsliced(graph: Graph, slices: Mapping[str, Node], inputs: Sequence[str], a
         extent, end, stop = graph.types[source].shape[axis] if source else 0, 0, at
         while stop < len(inputs) and source and end < extent:
             node = slices.get(inputs[stop])
-            if node is None or node.inputs[0] != source or _cut(graph, node, axis) != end:
+            if node is None or node.inputs[0] != source or cut_of(graph, node) != (axis, end):
                 break
             end, stop = end + graph.types[inputs[stop]].shape[axis], stop + 1
         whole = bool(source) and end == extent and stop > at
         yield source if whole else inputs[at]
         at = stop if whole else at + 1
-
-
-def _cut(graph: Graph, node: Node, axis: int) -> int | None:
-    """Where a slice of consecutive elements along `axis` alone starts, None for another."""
-    rank = graph.types[node.inputs[0]].rank
-    starts, axes, steps = (node.attrs.get(name) for name in ("starts", "axes", "steps"))
-    if not (isinstance(starts, tuple) and isinstance(axes, tuple) and len(axes) == 1 and steps == (1,)):
-        return None
-    return int(starts[0]) if normalize_axis(int(axes[0]), rank) == axis else None
 
 
 def _computes_nothing(graph: Graph, node: Node) -> bool:
