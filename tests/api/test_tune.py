@@ -202,7 +202,7 @@ def test_in_turns_alternates_and_gives_the_least_time_of_each_region(monkeypatch
         def trace(self, arrays, runs):
             order.append(self.name)
             seconds = next(self.seconds)
-            return replace(empty, launches=(replace(launch, min_s=seconds),))
+            return replace(empty, launches=(replace(launch, min_s=0.0, median_s=seconds),))
 
     empty = Trace((), 1.0, 1.0, 1, 1)
     launch = LaunchTime(7, "k", 1.0, 1.0)

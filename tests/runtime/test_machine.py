@@ -46,6 +46,7 @@ def test_every_roof_that_the_cost_model_asks_for_is_measured(folder: Path) -> No
         for level in LEVELS:
             assert machine.bandwidth_bytes_per_s(level, workers) > 1e7
         assert 0 < machine.launch_s(workers) < 1
+    assert machine.fma_ports() in (1, 2)
     assert {roof.workers for roof in machine.roofs} == {1, 2}
     assert all(roof.method and roof.date for roof in machine.roofs)
 
@@ -62,13 +63,13 @@ def test_measured_once_then_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", '{"format": 2}', machine_to_json(MACHINE)[:-20],
+        "", "{", "[]", "null", '{"format": 3}', machine_to_json(MACHINE)[:-20],
         machine_to_json(MACHINE).replace("1000000000.0", '"fast"'),
         machine_to_json(MACHINE).replace("1000000000.0", "-1.0"),
         machine_to_json(MACHINE).replace("1000000000.0", "NaN"),
         machine_to_json(MACHINE).replace("1000000000.0", "1e999"),
         machine_to_json(MACHINE).replace('"vector_bits": ', '"vector_bits": 0.'),
-        machine_to_json(MACHINE).replace('"format": 2', '"format": 0'),
+        machine_to_json(MACHINE).replace('"format": 3', '"format": 0'),
         "\udcff",
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Literal
 
 Level = Literal["l1", "l2", "l3", "memory"]
 LEVELS: tuple[Level, ...] = ("l1", "l2", "l3", "memory")
+FMA_LATENCY_CYCLES = 4  # Zen 2-4 and Skylake-X; Agner Fog, instruction tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ class Machine:
     def peak_flops_per_s(self, dtype: str, workers: int) -> float:
         """Most floating-point operations a second (an FMA counts two)."""
         return self.roof(f"{dtype} fma", workers)
+
+    def fma_ports(self) -> int:
+        """Vector FMAs that start in one cycle: the peak over the rate of a chain, one a latency."""
+        ratio = self.roof("float32 fma", 1) / self.roof("float32 fma chain", 1)
+        return max(1, round(ratio / FMA_LATENCY_CYCLES))
 
     def bandwidth_bytes_per_s(self, level: Level, workers: int) -> float:
         """Bytes a second that all workers together read from `level`."""

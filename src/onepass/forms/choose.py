@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from onepass.cost.machine import Machine
+from onepass.cost.machine import FMA_LATENCY_CYCLES, Machine
 from onepass.forms.axes import contiguous_axis, phases, shared_tile, vector_axis
 from onepass.forms.body import Body
 from onepass.forms.schedule import CHUNK, Schedule, segments
@@ -21,7 +21,6 @@ from onepass.loops.ir import Binary, Load
 from onepass.loops.walk import index_names
 from onepass.ops.opdef import Compute
 
-FMA_LATENCY_CYCLES = 4  # Zen 2-4 and Skylake-X; Agner Fog, instruction tables
 TILE_OVERHEAD_CYCLES = 24  # entering and leaving a tile: measured, about the cost of one row of stores
 # Between tiles of equal cycles: what a line costs that comes from the second level. Weights stream in order
 # (3x3, 8 images: 84 % of peak with 7 pixels a weight, 98 % with 14); pixels come from many places.

@@ -23,7 +23,7 @@ from onepass.forms.row import build_row
 from onepass.forms.schedule import Schedule
 from onepass.forms.traffic import instruction_efficiency, region_traffic, stage_flops, stage_instructions
 from onepass.forms.winograd import WinogradSchedule, build_winograd
-from onepass.forms.winograd_choice import rank_winograd
+from onepass.forms.winograd_choice import direct_seconds, rank_winograd
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Index, Load
@@ -137,12 +137,13 @@ def _or_winograd(context: Context, direct: Shaped) -> Shaped:
     """The region as given, or in the Winograd form where that is chosen or else predicted to be faster."""
     if "winograd" not in context.rewrites:
         return direct
-    body, choices, direct_s = direct.body, context.choices, direct.estimate.seconds
+    body, choices = direct.body, context.choices
     name = body.reductions()[0].name
     chosen = choices.get(name) if choices else None
     ways = rank_winograd(body, context.graph, context.layouts, context.machine, context.workers, chosen)
     if not ways:
         return direct
+    direct_s = direct_seconds(body, context.graph, direct.estimate, context.machine, context.workers)
     (schedule, guess), settled = ways[0], name in (choices or ())
     found = replace(direct, alternative_s=guess.seconds)
     if chosen is not None or (guess.seconds < direct_s and not settled):

@@ -2,8 +2,8 @@
 
 In: a target and its compiler's three steps. Out: `Roof`s for one worker and for all. All kernels of one
 worker count are launches of one program, timed like any model's. Per dtype the peak of fused
-multiply-adds; per cache level and for memory the bytes a second of a pointwise kernel that reads one
-stream and writes another; and the seconds of an empty launch.
+multiply-adds, and for float32 their rate in one chain; per cache level and for memory the bytes a second
+of a pointwise kernel that reads one stream and writes another; and the seconds of an empty launch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ go through all kernels, so a disturbance of some milliseconds does not hit every
 
 _LAUNCHES = 100
 _FMA_STEPS = 200_000
+_FMA_CHAINS = 24  # that do not wait for each other: more than two ports of four cycles need
 # Bytes that one worker moves per launch: about a millisecond each at what such levels usually give, so
 # that some run falls between two time slices of other programs.
 _MOVED = {"l1": 100 * MIB, "l2": 64 * MIB, "l3": 96 * MIB}
@@ -106,9 +107,11 @@ def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> 
     """The kernels for one worker count."""
     # The widest vectors give the peak; AVX2's, on a machine with AVX-512, what code for older ones can reach.
     widths = [(vector_bits, "")] + ([(256, " 256-bit")] if vector_bits > 256 else [])
+    chains = min(_FMA_CHAINS, registers - 4)
     made = [
-        _fma_measure(dtype, bits, label, registers, workers) for bits, label in widths for dtype in (F32, F64)
+        _fma_measure(dtype, bits, label, chains, workers) for bits, label in widths for dtype in (F32, F64)
     ]
+    made.append(_fma_measure(F32, vector_bits, " chain", 1, workers))
     step = _UNROLL * vector_bits // 8
     for level in LEVELS:
         part = _part_bytes(level, sizes, workers) // (2 * step) * step
@@ -131,10 +134,9 @@ def _part_bytes(level: str, sizes: Caches, workers: int) -> int:
             return min(total, 1024 * MIB, memory_bytes() // 8) // workers
 
 
-def _fma_measure(dtype: DType, vector_bits: int, label: str, registers: int, workers: int) -> Measure:
-    """Independent chains of fused multiply-adds on registers: the peak of this instruction."""
+def _fma_measure(dtype: DType, vector_bits: int, label: str, chains: int, workers: int) -> Measure:
+    """Independent chains of fused multiply-adds on registers: many give the peak, one the latency."""
     lanes = vector_bits // dtype.bits
-    chains = min(24, registers - 4)
     x, y, sums = (
         Buffer("x", dtype, (lanes,), "register"),
         Buffer("y", dtype, (lanes,), "register"),
@@ -152,11 +154,12 @@ def _fma_measure(dtype: DType, vector_bits: int, label: str, registers: int, wor
         loop("step", _FMA_STEPS, (_unrolled("chain", chains, lanes, turn),)),
         _unrolled("chain", chains, lanes, Store("target", (place,), old)),
     )
-    name = f"probe_fma_{dtype}_{vector_bits}_{workers}"
+    count = f"{chains} independent chains" if chains > 1 else "one chain"
+    name = f"probe_fma_{dtype}_{vector_bits}_{chains}_{workers}"
     kernel = _kernel(name, source, target, workers, (x, y, sums), body)
     return Measure(
         f"{dtype} fma{label}", kernel, 2.0 * chains * lanes * _FMA_STEPS * workers, "flop/s",
-        f"generated kernel, {chains} independent chains of {lanes}-lane fused multiply-adds in registers",
+        f"generated kernel, {count} of {lanes}-lane fused multiply-adds in registers",
     )  # fmt: skip
 
 
