@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onepass.core.dtypes import F16, F32, DType
+from onepass.core.dtypes import BF16, F16, F32, DType
 from onepass.core.errors import InternalError, OptionError
 from onepass.cost.gpu import find_gpu, occupancy
 from onepass.loops.ir import Buffer
@@ -58,7 +58,7 @@ FAMILY = {
     "fused 2": fan(2, live=True), "fused 16": fan(16, live=True), "fused 48": fan(48, live=True),
     "sum 16": fan(16, live=False), "fused 48, smaller": fan(48, live=True, block=256),
     "fused 16, limited": replace(fan(16, live=True), max_registers=64),
-    "product": product(64, 32), "too large": product(64, 512),
+    "product": product(64, 32), "product, bfloat16": product(64, 32, BF16), "too large": product(64, 512),
 }  # fmt: skip
 
 
@@ -105,10 +105,11 @@ def test_a_limit_of_registers_is_kept(compiled: dict[str, CompiledTile]) -> None
 
 
 def test_products_use_tensor_cores(compiled: dict[str, CompiledTile]) -> None:
-    resources = compiled["product"].resources
-    assert resources and resources.tensor_cores and resources.shared_bytes > 0
-    assert compiled["product"].matrix_instruction == "wgmma.mma_async"
-    assert b"product_64_32" in compiled["product"].binary
+    for name in ("product", "product, bfloat16"):
+        resources = compiled[name].resources
+        assert resources and resources.tensor_cores and resources.shared_bytes > 0
+        assert compiled[name].matrix_instruction == "wgmma.mma_async"
+        assert b"product_64_32" in compiled[name].binary
     others = [compiled[name].resources for name in ("fused 2", "fused 48")]
     assert not any(found and found.tensor_cores for found in others)
 
