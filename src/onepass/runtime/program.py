@@ -181,25 +181,30 @@ class Program:
 
     def _checked(self, arrays: Sequence[Array]) -> list[Array]:
         """The inputs as arrays of the declared types; raises ShapeError."""
-        if len(arrays) != len(self.inputs):
-            names = ", ".join(name for name, _ in self.inputs)
-            raise ShapeError(
-                f"the model takes {len(self.inputs)} inputs, not {len(arrays)}",
-                remedy=f"give one array for each of: {names}" if names else "call it without inputs",
-            )
+        check_count(self.inputs, len(arrays))
         ready = []
         for (name, kind), dtype, given in zip(self.inputs, self._numpy_in, arrays, strict=True):
             array = np.asarray(given)
             if array.shape != kind.shape or array.dtype != dtype:
-                raise _mismatch(name, kind, array)
+                raise mismatch(name, kind, str(array.dtype), array.shape)
             ready.append(array)
         return ready
 
 
-def _mismatch(name: str, kind: TensorType, array: Array) -> ShapeError:
-    """The error for an array that is not what the input `name` declares."""
-    got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
-    wrong_dtype = array.dtype != kind.dtype.numpy
+def check_count(inputs: Sequence[tuple[str, TensorType]], given: int) -> None:
+    """Raises ShapeError unless one array is given for each of the model's `inputs`."""
+    if given != len(inputs):
+        names = ", ".join(name for name, _ in inputs)
+        raise ShapeError(
+            f"the model takes {len(inputs)} inputs, not {given}",
+            remedy=f"give one array for each of: {names}" if names else "call it without inputs",
+        )
+
+
+def mismatch(name: str, kind: TensorType, dtype: str, shape: Sequence[int]) -> ShapeError:
+    """The error for an array of `dtype` and `shape`, which are not what the input `name` declares."""
+    got = f"{dtype}[{','.join(map(str, shape))}]"
+    wrong_dtype = dtype != kind.dtype.name
     return ShapeError(
         f"input '{name}' has the wrong {'element type' if wrong_dtype else 'shape'}",
         where=f"input '{name}'",
