@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from onepass.cost.machine import Machine
 from onepass.cost.roofline import Estimate, estimate
@@ -27,6 +27,7 @@ from onepass.forms.winograd_choice import direct_seconds, rank_winograd
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.ir import Index, Load
+from onepass.loops.tile import Tile
 from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
@@ -53,6 +54,7 @@ class Shaped:
     `alternative_s`: of a convolution that can be computed in Winograd's form and directly, the predicted
     seconds of the way not taken.
     `options`: where the context has choices, the ways to run it that are worth timing, its own first.
+    `tile`: how a GPU's kernel is cut.
     """
 
     nodes: tuple[Node, ...]
@@ -65,6 +67,17 @@ class Shaped:
     chain: Chain | None = None
     built: Built | None = None
     options: tuple[Option, ...] = ()
+    tile: Tile | None = None
+
+
+class Shaper(Protocol):
+    """The forms of one kind of target: how a region would run there. Both raise `FormMismatch`."""
+
+    def shape(self, context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
+        """The form and estimate of a group."""
+
+    def chain(self, context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
+        """Both regions as one in which what passes between them stays in cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,7 @@ class Context:
     """What stays the same for all regions of a graph.
 
     `choices` gives forms that are settled. For all others, and where it is None, the cost model decides.
+    `shaper` holds the forms of another target than the CPU.
     """
 
     graph: Graph
@@ -80,6 +94,7 @@ class Context:
     workers: int
     rewrites: frozenset[str]
     choices: Choices | None = None
+    shaper: Shaper | None = None
 
 
 def form_of(body: Body) -> Form:
@@ -120,10 +135,12 @@ def _slides(stage: Compute) -> bool:
 
 def shape_region(context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
     """The form and estimate of a group; raises `FormMismatch`."""
+    if context.shaper is not None:
+        return context.shaper.shape(context, nodes, outputs)
     graph = context.graph
     body = join(graph, nodes, outputs, context.rewrites)
     form = form_of(body)
-    _check_space(body, form)
+    check_space(body, form)
     built = build_row(body, graph, context.layouts, context.machine.lanes(4)) if form == "row" else None
     efficiency = _efficiency(context, body, form)
     kept = built.kept if built is not None else frozenset()
@@ -161,6 +178,8 @@ def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
 
     Of the producer only its one output is read, and only by the consumer.
     """
+    if context.shaper is not None:
+        return context.shaper.chain(context, producer, consumer)
     graph, layouts = context.graph, context.layouts
     bodies = [
         body for part in (producer, consumer) for body in (part.chain.bodies if part.chain else (part.body,))
@@ -202,7 +221,7 @@ def _check_member(context: Context, body: Body) -> None:
             raise FormMismatch("an image without elements")
 
 
-def _check_space(body: Body, form: Form) -> None:
+def check_space(body: Body, form: Form) -> None:
     """All outputs have one shape, and what follows a nest's reduction reads it where it is computed."""
     shapes = {stage.type.shape for stage in body.stages if stage.name in body.outputs}
     if len(shapes) > 1:

@@ -17,12 +17,13 @@ from functools import partial
 from onepass.forms.body import Body
 from onepass.forms.nest import Built, FormMismatch, accumulate, finish, folded, initial_value, named_loops
 from onepass.forms.resolve import LANE, Indices, Resolver
+from onepass.forms.row_space import Pass, RowSpace
 from onepass.forms.schedule import Segment, segments, steps
 from onepass.forms.traffic import COSTLY_INSTRUCTIONS, operation_instructions
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, binary, const, idx, loop, mul
-from onepass.loops.ir import Alloc, Binary, Buffer, Const, Expr, For, Load, Prefetch, Stmt, Store
+from onepass.loops.ir import Alloc, Buffer, Expr, For, Load, Prefetch, Stmt, Store
 from onepass.loops.walk import index_names, loads, statements, subexpressions, substitute
 from onepass.ops.opdef import Axis, Combine, Compute
 
@@ -41,15 +42,6 @@ def build_row(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: in
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
-    """A reduction at the place where the row needs it; `axes` are its loops, last one innermost."""
-
-    stage: Compute
-    at: Indices
-    axes: tuple[Axis, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
     """A scratch row: which axes of its stage run along the row, and the other indices, fixed for a row."""
 
@@ -58,21 +50,10 @@ class _Kept:
     rest: Indices
 
 
-class _RowBuilder:
+class _RowBuilder(RowSpace):
     def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes: int) -> None:
-        self.body, self.lanes = body, lanes
-        self.resolver = Resolver(body, graph, layouts)
-        self.axes = tuple(Axis(f"i{k}", axis.extent) for k, axis in enumerate(body.output.axes))
-        self.point: Indices = tuple(idx(axis.name) for axis in self.axes)
-        self._collect_passes()
-        if self._split_groups():
-            self._collect_passes()
-        used = frozenset().union(*(index_names(e) for p in self.passes.values() for e in p.at))
-        names = {axis.name for axis in self.axes}
-        if used - names:
-            raise FormMismatch("a reduction of a reduction along another axis")
-        self.outer = [axis for axis in self.axes if axis.name in used]
-        self.inner = [axis for axis in self.axes if axis.name not in used]
+        super().__init__(Resolver(body, graph, layouts))
+        self.lanes = lanes
         self.lane_axis = self._lane_axis()
         self.rows = 1  # computed at a time
         self.scratch: dict[str, _Kept] = {}
@@ -81,59 +62,6 @@ class _RowBuilder:
             stage.name for stage in body.stages
             if not stage.reduce_axes and _is_costly(stage) and uses[stage.name] > 1
         ]  # fmt: skip
-
-    def _collect_passes(self) -> None:
-        """Finds each reduction's place in the row, those that others need first."""
-        resolver = self.resolver
-        self.passes: dict[str, _Pass] = {}
-        self.seen: list[Expr] = []
-        for axis in self.axes:
-            resolver.ranges[axis.name] = (0, axis.extent - 1)
-        for stage in self.body.reductions():
-            resolver.bound[stage.name] = partial(self._note, stage)
-        for name in self.body.outputs:
-            self.seen.append(resolver.value(name, self.point))
-
-    def _split_groups(self) -> bool:
-        """Cuts an axis in two where each `width` places share a total: the groups, and the places in one.
-
-        Else each of the places would compute the total of its group again. Where channels are blocked they
-        do: lanes of one vector may belong to several groups.
-        """
-        body, resolver = self.body, self.resolver
-        if any(resolver.layout(name).block > 1 for name in (*body.inputs, *body.outputs)):
-            return False
-        found = [e for p in self.passes.values() for index in p.at for e in subexpressions(index)]
-        for axis in self.axes:
-            whole = idx(axis.name)
-            groups = [e for e in found if isinstance(e, Binary) and e.op == "floordiv" and e.a == whole]
-            divisors = {e.b.value for e in groups if isinstance(e.b, Const)}
-            if len(divisors) != 1 or len(groups) != found.count(whole):
-                continue
-            width = int(divisors.pop())
-            if axis.extent % width == 0:
-                group = Axis(f"{axis.name}_group", axis.extent // width)
-                place = add(mul(idx(group.name), width), whole)
-                self.point = tuple(substitute(e, {axis.name: place}) for e in self.point)
-                cut = (group, Axis(axis.name, width))
-                self.axes = tuple(a for old in self.axes for a in (cut if old is axis else (old,)))
-                return True
-        return False
-
-    def _note(self, stage: Compute, indices: Indices) -> Expr:
-        known = self.passes.get(stage.name)
-        if known is not None and known.at != indices:
-            raise FormMismatch(f"'{stage.name}' is read at several places")
-        if known is None:
-            count = len(self.resolver.ranges)
-            axes = tuple(Axis(f"r{count + j}", axis.extent) for j, axis in enumerate(stage.reduce_axes))
-            for axis in axes:
-                self.resolver.ranges[axis.name] = (0, axis.extent - 1)
-            values = {a.name: index for a, index in zip(stage.axes, indices, strict=True)}
-            values |= {a.name: idx(b.name) for a, b in zip(stage.reduce_axes, axes, strict=True)}
-            self.seen.append(self.resolver.resolve(stage.body, values))
-            self.passes[stage.name] = _Pass(stage, indices, axes)
-        return const(0, stage.dtype)
 
     def _lane_axis(self) -> Axis | None:
         """The outer axis that is contiguous in memory, None where the row itself is."""
@@ -201,7 +129,7 @@ class _RowBuilder:
                 where = (self.resolver.simplify(substitute(e, moved)) for e in load.indices)
                 yield Prefetch(load.buffer, tuple(where))
 
-    def _pass(self, p: _Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
+    def _pass(self, p: Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
         """One reduction over the row: accumulators, loops, and their sum in `total`."""
         row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in p.axes}
         values = {a.name: index for a, index in zip(p.stage.axes, place, strict=True)}

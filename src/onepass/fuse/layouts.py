@@ -169,7 +169,7 @@ def _output_block(
         aligned = all(graph.types[name].shape[1] % blocks[0] == 0 for name in node.inputs[:-1])
         same = blocks[0] > 1 and len(set(blocks)) == 1
         return blocks[0] if same and (aligned or node.attrs.get("axis") not in (1, 1 - kind.rank)) else 1
-    return _passed_on(graph, node, lowering, layouts)
+    return passed_on(graph, node, lowering, layouts)
 
 
 def _windowed(graph: Graph) -> frozenset[str]:
@@ -200,7 +200,7 @@ def _gathers_channels(graph: Graph, node: Node, layouts: Mapping[str, Layout], l
     return isinstance(stage.body, Load) and stage.body.indices[-1:] == (Index(stage.axes[1].name),)
 
 
-def _passed_on(graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout]) -> int:
+def passed_on(graph: Graph, node: Node, lowering: Lowering, layouts: Mapping[str, Layout]) -> int:
     """The block of the inputs where the op keeps channels in place, 1 otherwise."""
     block = 1
     for name in dict.fromkeys(node.inputs):

@@ -27,3 +27,23 @@ class TileKernel:
     warps: int = 4
     stages: int = 3
     max_registers: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """How a region is cut: a program computes `rows` x `columns` outputs, sums in steps of `depth`.
+
+    What rows and columns are is the form's business; `depth` 0: the whole row at once.
+    """
+
+    rows: int = 1
+    columns: int = 1
+    depth: int = 0
+    warps: int = 4
+    stages: int = 3
+    max_registers: int | None = None
+
+    def __str__(self) -> str:
+        depth = f", {self.depth} deep" if self.depth else ""
+        limit = f", at most {self.max_registers} registers" if self.max_registers else ""
+        return f"{self.rows} x {self.columns}{depth}, {self.warps} warps{limit}"

@@ -1,0 +1,137 @@
+"""What all kernels of tiles share: the resolver of a region, its printer, and the module around the lines."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from onepass.core.dtypes import BOOL, I8, DType
+from onepass.forms.body import Body
+from onepass.forms.nest import initial_value
+from onepass.forms.packing import Packed
+from onepass.forms.resolve import Indices, Resolver
+from onepass.graph.ir import Graph
+from onepass.graph.layout import PLAIN, Layout
+from onepass.loops.build import floordiv, mod
+from onepass.loops.ir import Buffer, Expr
+from onepass.loops.tile import Tile, TileKernel
+from onepass.ops.opdef import Combine
+from onepass.tiles.printer import Printer, Text, accumulator_type, identifier
+
+FUNCTIONS = Path(__file__).with_name("device_functions.py")
+
+
+@dataclass(frozen=True, slots=True)
+class TileBuilt:
+    """A kernel, the value or packed constant behind each parameter, and how to pack those."""
+
+    kernel: TileKernel
+    args: tuple[str, ...]
+    packed: Mapping[str, Packed]
+
+
+class Builder:
+    """One kernel under construction."""
+
+    def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile) -> None:
+        self.body, self.graph, self.layouts, self.tile = body, graph, layouts, tile
+        self.resolver = Resolver(body, graph, layouts)
+        self.printer = Printer(self.resolver)
+
+    def decoded(self, position: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
+        """`position` in a row-major space of `extents` as one index for each."""
+        found: list[Expr] = []
+        inner = math.prod(extents)
+        for extent in extents:
+            inner //= max(1, extent)
+            place = floordiv(position, max(1, inner))
+            found.append(self.resolver.simplify(mod(place, extent) if extent > 0 else place))
+        return tuple(found)
+
+    def in_memory_order(self, value: str, axes: Iterable[int]) -> list[int]:
+        """`axes` of `value`, outermost in memory first: channels last where they lie so."""
+        blocked = self.layouts.get(value, PLAIN).block > 1
+        return sorted(axes, key=lambda axis: (blocked and axis == 1, axis))
+
+    def span(self, name: str, program: str, size: int, extent: int, dims: tuple[int, ...]) -> Text:
+        """Names the `size` positions of program `program` along dimension `dims[0]` of `len(dims)`... ."""
+        at = self.printer
+        at.line(f"{name} = {program} * {size} + tl.arange(0, {size})")
+        self.resolver.ranges[name] = (0, max(0, extent - 1))
+        return Text(name)
+
+    def write(self, point: Indices) -> None:
+        """Stores every output of the region at `point`."""
+        for store in self.resolver.outputs(point):
+            buffer = next(b for b in self.resolver.params.values() if b.name == store.buffer)
+            self.printer.store(buffer, store.indices, store.value)
+
+    def start(self, name: str, combine: Combine, dtype: DType, shape: str) -> None:
+        """A running total at its neutral element."""
+        neutral = self.printer.value(initial_value(combine, dtype)).text
+        self.printer.line(f"{name} = tl.full({shape}, {neutral}, {accumulator_type(dtype)})")
+
+    def combined(self, combine: Combine, a: str, b: str, dtype: DType) -> str:
+        """`a` and `b` combined, elementwise."""
+        if combine in ("add", "mul"):
+            return f"{a} {'+' if combine == 'add' else '*'} {b}"
+        if not dtype.is_float:
+            return f"tl.{'maximum' if combine == 'max' else 'minimum'}({a}, {b})"
+        name = "larger" if combine == "max" else "smaller"
+        self.printer.functions.add(name)
+        return f"{name}({a}, {b})"
+
+    def finish(self, title: str, grid: tuple[int, int, int]) -> TileBuilt:
+        """The module: a docstring that names what is computed and what lies behind each parameter."""
+        params = tuple(self.resolver.params.values())
+        names = {buffer.name: label for label, buffer in self.resolver.params.items()}
+        stored = tuple(
+            Buffer(b.name, I8 if b.dtype == BOOL else b.dtype, b.shape, b.home) for b in params
+        )
+        about = "\n".join(f"    {b.name}: {names[b.name]} {b.dtype}{list(b.shape)}" for b in params)
+        body = "\n".join(self.printer.lines)
+        name = identifier(self.body.outputs[0])
+        quoted = f"{title}\n\n{about}".replace("\\", "\\\\").replace('"""', "'''")
+        source = (
+            f"import triton\nimport triton.language as tl\n\n\n{functions(self.printer.functions)}"
+            f"@triton.jit\ndef {name}({', '.join(b.name for b in params)}):\n"
+            f'    """{quoted}\n    """\n{body}\n'
+        )
+        kernel = TileKernel(
+            name, source, stored, grid, self.tile.warps, self.tile.stages, self.tile.max_registers
+        )
+        args = tuple(names[buffer.name] for buffer in params)
+        return TileBuilt(kernel, args, dict(self.resolver.packed))
+
+
+@lru_cache(maxsize=1)
+def _device_functions() -> dict[str, tuple[str, frozenset[str]]]:
+    """Of each device function its text, and the names that it mentions."""
+    text = FUNCTIONS.read_text()
+    lines = text.splitlines()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            own = "\n".join(lines[node.lineno - 2 : node.end_lineno])
+            found[node.name] = (own, frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)))
+    return found
+
+
+def functions(names: Iterable[str]) -> str:
+    """The text of the device functions `names` and of those that they call, in the order of their file."""
+    known, needed, pending = _device_functions(), set[str](), list(names)
+    while pending:
+        name = pending.pop()
+        if name in known and name not in needed:
+            needed.add(name)
+            pending += known[name][1]
+    return "".join(f"{known[name][0]}\n\n\n" for name in known if name in needed)
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is not below `size`."""
+    return 1 << max(0, size - 1).bit_length()

@@ -1,0 +1,65 @@
+"""The forms of a GPU: which a region takes, its tiles in order of preference, and its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onepass.cost.gpu import Gpu
+from onepass.forms.body import Body, join
+from onepass.forms.nest import FormMismatch
+from onepass.forms.regions import Context, Form, Shaped, check_space, form_of
+from onepass.graph.ir import Node
+from onepass.loops.tile import Tile
+from onepass.tiles.builder import TileBuilt
+from onepass.tiles.choose import (
+    Candidate,
+    nest_estimate,
+    pointwise_tiles,
+    product_candidates,
+    row_candidates,
+)
+from onepass.tiles.nest import build_nest
+from onepass.tiles.product import build_product, match_product
+from onepass.tiles.rows import build_rows
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShaper:
+    """The forms of `gpu`: see `Shaper`."""
+
+    gpu: Gpu
+
+    def shape(self, context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
+        """The form and estimate of a group, cut as the cost model would."""
+        body = join(context.graph, nodes, outputs, context.rewrites)
+        form = form_of(body)
+        check_space(body, form)
+        best = self.candidates(context, body, form)[0]
+        return Shaped(tuple(nodes), tuple(outputs), body, form, best.estimate, tile=best.tile)
+
+    def chain(self, context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
+        """No form of two products yet."""
+        raise FormMismatch("no form keeps what passes between the two in shared memory")
+
+    def candidates(self, context: Context, body: Body, form: Form) -> list[Candidate]:
+        """The ways to cut a region, the one predicted to be fastest first."""
+        graph, layouts = context.graph, context.layouts
+        if form == "row":
+            return row_candidates(body, graph, layouts, self.gpu)
+        product = match_product(body.reductions()[0]) if form == "contraction" else None
+        if product is not None:
+            return product_candidates(body, graph, layouts, self.gpu, product)
+        guess = nest_estimate(body, graph, layouts, self.gpu)
+        return [Candidate(tile, guess) for tile in pointwise_tiles(body.output.type.size, self.gpu)]
+
+    def build(self, context: Context, shaped: Shaped, tile: Tile) -> TileBuilt:
+        """The kernel of a region cut by `tile`; raises `FormMismatch` where it cannot be cut so."""
+        names = ", ".join(dict.fromkeys(node.user_name for node in shaped.nodes))
+        title = f"{names}\n\nForm {shaped.form}; tile {tile}."
+        arguments = (shaped.body, context.graph, context.layouts, tile, title)
+        if shaped.form == "row":
+            return build_rows(*arguments)
+        if shaped.form == "contraction" and match_product(shaped.body.reductions()[0]) is not None:
+            return build_product(*arguments)
+        return build_nest(*arguments)
