@@ -158,7 +158,7 @@ def _refuse_bfloat16(graph: Graph) -> None:
             where=f"node '{producer.user_name}' ({producer.spelling})" if producer else
             f"{'input' if found[0] in graph.inputs else 'constant'} '{found[0]}'",
             why=f"{len(found)} of the model's {len(graph.types)} values are bfloat16",
-            remedy="compile for a GPU (--target cuda), or export the model in float32",
+            remedy="export the model in float32, or in float16",
         )  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_bfloat16_is_for_gpus():
     for value in model.graph.input:
         value.type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
     text = refused(model, shapes={"a": (3,), "b": (3,)})
-    assert "'a' is bfloat16[3]" in text and "--target cuda" in text and "float32" in text
+    assert "'a' is bfloat16[3]" in text and "float32" in text
 
 
 def test_a_cycle():

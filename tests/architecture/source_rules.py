@@ -5,8 +5,9 @@ import re
 
 # Lower layers first; a module may import modules of lower layers, and of its own package.
 LAYERS = (
-    ("core",), ("loops",), ("ops",), ("graph",), ("frontends", "cost"), ("forms",), ("fuse",), ("targets",),
-    ("runtime",), ("pipeline",), ("report", "zoo"), ("wall", "compare"),
+    ("core",), ("loops",), ("ops",), ("graph",), ("frontends", "cost"), ("forms",), ("tiles",), ("fuse",),
+    ("targets",),
+    ("runtime",), ("pipeline",), ("gpu_pipeline",), ("report", "zoo"), ("wall", "compare"),
     ("api",), ("cli",),
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

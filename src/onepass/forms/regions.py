@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from onepass.cost.machine import Machine
@@ -85,7 +85,8 @@ class Context:
     """What stays the same for all regions of a graph.
 
     `choices` gives forms that are settled. For all others, and where it is None, the cost model decides.
-    `shaper` holds the forms of another target than the CPU.
+    `shaper` holds the forms of another target than the CPU. `refused`: names of nodes that may not all run in
+    one region, as compiled code showed, with what it showed.
     """
 
     graph: Graph
@@ -95,6 +96,7 @@ class Context:
     rewrites: frozenset[str]
     choices: Choices | None = None
     shaper: Shaper | None = None
+    refused: Mapping[frozenset[str], str] = field(default_factory=dict)
 
 
 def form_of(body: Body) -> Form:

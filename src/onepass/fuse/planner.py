@@ -194,6 +194,10 @@ class _Planner:
         refusal = groups.refusal(producer, consumer, value)
         if refusal:
             return Attempt(refusal, ""), None
+        names = {node.name for node in groups.nodes(producer.members | consumer.members)}
+        for whole, why in groups.context.refused.items():
+            if whole <= names:
+                return Attempt("does_not_fit", why), None
         try:
             shaped = groups.merged(producer, consumer)
         except FormMismatch as mismatch:

@@ -31,6 +31,7 @@ REASONS: Mapping[str, str] = {
     "border_of_zeros": "written once with a border of zeros, so that the window reads without guards",
     "several_consumers": "the value is also read elsewhere, so it is written in any case",
     "form_mismatch": "no loop shape fits both",
+    "does_not_fit": "compiled as one kernel they take more than the GPU has",
     "slower": "fusing would be slower by the cost model, together against apart",
     "switched_off": "fusion is switched off for these nodes",
 }

@@ -20,7 +20,7 @@ from onepass.loops.build import floordiv, mod
 from onepass.loops.ir import Buffer, Expr
 from onepass.loops.tile import Tile, TileKernel
 from onepass.ops.opdef import Combine
-from onepass.tiles.printer import Printer, Text, accumulator_type, identifier
+from onepass.tiles.printer import Printer, accumulator_type, identifier
 
 FUNCTIONS = Path(__file__).with_name("device_functions.py")
 
@@ -56,13 +56,6 @@ class Builder:
         """`axes` of `value`, outermost in memory first: channels last where they lie so."""
         blocked = self.layouts.get(value, PLAIN).block > 1
         return sorted(axes, key=lambda axis: (blocked and axis == 1, axis))
-
-    def span(self, name: str, program: str, size: int, extent: int, dims: tuple[int, ...]) -> Text:
-        """Names the `size` positions of program `program` along dimension `dims[0]` of `len(dims)`... ."""
-        at = self.printer
-        at.line(f"{name} = {program} * {size} + tl.arange(0, {size})")
-        self.resolver.ranges[name] = (0, max(0, extent - 1))
-        return Text(name)
 
     def write(self, point: Indices) -> None:
         """Stores every output of the region at `point`."""

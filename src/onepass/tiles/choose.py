@@ -104,7 +104,8 @@ def product_candidates(
 ) -> list[Candidate]:
     """A product by tiles: those that are cut best first."""
     traffic = _traffic(body, graph, layouts, gpu, found)
-    candidates = [Candidate(tile, product_estimate(traffic, found, tile, gpu)) for tile in product_tiles(found, gpu)]
+    tiles = product_tiles(found, gpu)
+    candidates = [Candidate(tile, product_estimate(traffic, found, tile, gpu)) for tile in tiles]
     # Of equally fast ones the larger: it asks less of L2.
     return sorted(candidates, key=lambda c: (c.estimate.seconds, -c.tile.rows * c.tile.columns))
 

@@ -1,7 +1,7 @@
 """Expressions of the loop IR as Triton source over tiles.
 
-In: an `Expr` whose loop variables are tiles (`tl.arange`) or scalars. Out: text, and lines in front of it that
-name what is read or used more than once. Every value knows along which dimensions of the tile it
+In: an `Expr` whose loop variables are tiles (`tl.arange`) or scalars. Out: text, and lines in front of it
+that name what is read or used more than once. Every value knows along which dimensions of the tile it
 varies, so that a load gets only the masks that it needs.
 
 Meaning is kept: a guard becomes the mask of the loads that it protects, division and square root round
@@ -32,8 +32,9 @@ _INFIX = {
 }  # fmt: skip
 _POWERS = {2.0: "({0} * {0})", 3.0: "({0} * {0} * {0})", 1.0: "{0}"}
 _FLOAT_UNARY = {  # float32, then float64; {0} is the operand
-    "sqrt": ("tl.sqrt_rn({0})", "tl.sqrt({0})"), "floor": ("tl.floor({0})",) * 2, "ceil": ("tl.ceil({0})",) * 2,
-    "exp": ("exp({0})", "tl.exp({0})"), "log": ("log({0})", "tl.log({0})"), "erf": ("erf({0})", "tl.erf({0})"),
+    "sqrt": ("tl.sqrt_rn({0})", "tl.sqrt({0})"), "floor": ("tl.floor({0})",) * 2,
+    "ceil": ("tl.ceil({0})",) * 2, "exp": ("exp({0})", "tl.exp({0})"), "log": ("log({0})", "tl.log({0})"),
+    "erf": ("erf({0})", "tl.erf({0})"),
     "tanh": ("tanh({0})", ""), "sigmoid": ("sigmoid({0})", "(1.0 / (1.0 + tl.exp(-{0})))"),
     "round": ("rounded({0})", ""), "trunc": ("truncated({0})", ""),
     "sin": ("tl.sin({0}.to(tl.float64)).to(tl.float32)", "tl.sin({0})"),
@@ -110,6 +111,7 @@ class Printer:
         self.resolver.bound[stage.name] = read
 
     def line(self, text: str) -> None:
+        """Adds a line to the block in work."""
         self.lines.append("    " * self._depth + text)
 
     def name(self, wanted: str) -> str:
@@ -246,10 +248,10 @@ class Printer:
         both = condition if guard is None else Text(
             f"{guard.text} & {condition.text}", guard.dims | condition.dims
         )
-        direct = isinstance(expr.yes, Load) and expr.yes.buffer not in self._places
-        direct = direct and expr.yes.buffer not in self._values
-        if direct and isinstance(expr.yes, Load) and isinstance(expr.no, Const):
-            found = self._load(expr.yes, both, _literal(expr.no) if expr.dtype != BOOL else 0)
+        inner = expr.yes
+        tiles = self._places.keys() | self._values.keys()
+        if isinstance(inner, Load) and inner.buffer not in tiles and isinstance(expr.no, Const):
+            found = self._load(inner, both, _literal(expr.no) if expr.dtype != BOOL else 0)
             if expr.dtype != BOOL or not expr.no.value:
                 return found
         yes, no = self.value(expr.yes, both), self.value(expr.no, guard)
@@ -328,7 +330,9 @@ class Printer:
             case "fmod":
                 text = f"({x} % {y})"
             case "mod":
-                text = f"tl.where(({x} % {y} != 0) & (({x} % {y} < 0) != ({y} < 0)), {x} % {y} + {y}, {x} % {y})"
+                rest = f"({x} % {y})"
+                moved = f"({rest} != 0) & (({rest} < 0) != ({y} < 0))"
+                text = f"tl.where({moved}, {rest} + {y}, {rest})"
             case "pow" if isinstance(expr.b, Const) and float(expr.b.value) in _POWERS:
                 text = _POWERS[float(expr.b.value)].format(x)
             case "pow" if kind != F64:
@@ -359,7 +363,8 @@ class Printer:
                 return f"({x} % {y})" if known else f"tl.where({y} == 0, 0, {x} % {safe})"
             case "mod":
                 rest = f"({x} % {safe})"
-                return f"tl.where({y} == 0, 0, tl.where(({rest} != 0) & (({rest} < 0) != ({y} < 0)), {rest} + {y}, {rest}))"
+                moved = f"({rest} != 0) & (({rest} < 0) != ({y} < 0))"
+                return f"tl.where({y} == 0, 0, tl.where({moved}, {rest} + {y}, {rest}))"
             case "shl":
                 bits = expr.dtype.bits
                 return f"tl.where(({y} < 0) | ({y} >= {bits}), 0, {x} << ({y} & {bits - 1}))"

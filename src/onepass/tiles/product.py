@@ -23,7 +23,7 @@ from onepass.loops.tile import Tile
 from onepass.loops.walk import index_names, subexpressions
 from onepass.ops.opdef import Compute
 from onepass.tiles.builder import Builder, TileBuilt
-from onepass.tiles.printer import Text
+from onepass.tiles.printer import Text, accumulator_type
 
 MIN_DEPTH = 16  # least inner step of a dot
 ROW, COLUMN = frozenset({0}), frozenset({1})
@@ -71,7 +71,7 @@ def match_product(root: Compute) -> Product | None:
     if left.dtype not in (F16, BF16, F32):
         return None
     names = [frozenset().union(*map(index_names, load.indices)) for load in (left, right)]
-    batch, rows, columns = [], [], []
+    batch, rows, columns = list[int](), list[int](), list[int]()
     for place, axis in enumerate(root.axes):
         a, b = (axis.name in found for found in names)
         (batch if a and b else rows if a or not b else columns).append(place)
@@ -98,14 +98,17 @@ def _group_width(load: Load, channel: str) -> int:
 class ProductBuilder(Builder):
     """A program computes `tile.rows` x `tile.columns` of one product of the batch."""
 
-    def __init__(self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, found: Product) -> None:
+    def __init__(
+        self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, found: Product
+    ) -> None:
         super().__init__(body, graph, layouts, tile)
         self.found = found
         self.batches, self.m, self.n, _ = found.sizes
         reduce_axes = found.root.reduce_axes
         first = reduce_axes[0].extent
         # Channels inside, taps outside; where there are few channels all of them in one.
-        self.inner = reduce_axes[:1] if first >= MIN_DEPTH or len(reduce_axes) == 1 else reduce_axes[1:] + reduce_axes[:1]
+        channels_alone = first >= MIN_DEPTH or len(reduce_axes) == 1
+        self.inner = reduce_axes[:1] if channels_alone else reduce_axes[1:] + reduce_axes[:1]
         self.taps = tuple(axis for axis in reduce_axes if axis not in self.inner)
         self.k = math.prod(axis.extent for axis in self.inner)
         self.steps = math.ceil(self.k / tile.depth)
@@ -140,19 +143,20 @@ class ProductBuilder(Builder):
             if extent % size:
                 printer.line(f"{name}_inside = {name} < {extent}")
         shape, places = found.root.type.shape, dict[int, Expr]()
-        groups = self.batches
         for axes, name in ((found.batch, "b"), (found.rows, "m"), (found.columns, "n")):
             order = self.in_memory_order(self.body.outputs[0], axes)
-            extents = [shape[axis] // self.found.width if axis == 1 and found.width and name == "b" else shape[axis] for axis in order]
+            extents = [
+                shape[axis] // found.width if axis == 1 and found.width else shape[axis] for axis in order
+            ]
             if found.width and name == "n":
                 places[1] = add(mul(places[1], found.width), idx("n"))
             else:
                 places |= dict(zip(order, self.decoded(idx(name), extents), strict=True))
-        assert groups >= 1
         return tuple(self.resolver.simplify(places[axis]) for axis in range(len(shape)))
 
     def _masks(self, *spans: tuple[str, int, str]) -> dict[int, Text]:
-        sizes = {"m": (self.m, self.tile.rows), "n": (self.n, self.tile.columns), "k": (self.k, self.tile.depth)}
+        tile = self.tile
+        sizes = {"m": (self.m, tile.rows), "n": (self.n, tile.columns), "k": (self.k, tile.depth)}
         return {
             dim: Text(f"{name}_inside{index}", frozenset({dim}))
             for name, dim, index in spans
@@ -202,7 +206,8 @@ class ProductBuilder(Builder):
         resolver.must_pack, resolver.pack_axes = frozenset(), ()
         along = COLUMN if load is self.found.left else ROW
         mask = printer.mask(along)
-        if not along <= found.dims and mask is not None:  # the same at every step: only those count that exist
+        # The same at every step: only steps that exist count.
+        if not along <= found.dims and mask is not None:
             found = Text(f"tl.where({mask.text}, {found.text}, 0.0)", found.dims | along)
         if found.dims != ROW | COLUMN:
             whole = "tl.broadcast_to" if found.dims else "tl.full"
@@ -213,7 +218,9 @@ class ProductBuilder(Builder):
         return f"{found.text}{dtype}"
 
 
-def build_product(body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, title: str) -> TileBuilt:
+def build_product(
+    body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, title: str
+) -> TileBuilt:
     """The kernel of a region with one product; raises `FormMismatch` where that is no matrix product."""
     found = match_product(body.reductions()[0])
     if found is None:

@@ -7,12 +7,12 @@ bytes. A longer one is walked in chunks, once for each reduction that needs the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from onepass.forms.body import Body
 from onepass.forms.nest import FormMismatch, initial_value
-from onepass.forms.resolve import Indices, Resolver
+from onepass.forms.resolve import Resolver
 from onepass.forms.row_space import Pass, RowSpace
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
@@ -20,6 +20,7 @@ from onepass.loops.build import idx
 from onepass.loops.ir import Expr
 from onepass.loops.tile import Tile
 from onepass.loops.walk import substitute
+from onepass.ops.opdef import Axis
 from onepass.tiles.builder import Builder, TileBuilt, power_of_two
 from onepass.tiles.printer import Printer, Text
 
@@ -71,16 +72,16 @@ class _RowBuilder(Builder):
             self.write(tuple(self.resolver.simplify(substitute(e, values)) for e in space.point))
         return self.finish(title, (math.ceil(self.count / tile.rows), 1, 1))
 
-    def _decoded_along(self, axes: object, length: int) -> dict[str, Expr]:
-        found = list(axes)  # type: ignore[call-overload]
-        places = self.decoded(idx(f"j{length}"), [axis.extent for axis in found])
-        return dict(zip((axis.name for axis in found), places, strict=True))
+    def _decoded_along(self, axes: Sequence[Axis], length: int) -> dict[str, Expr]:
+        places = self.decoded(idx(f"j{length}"), [axis.extent for axis in axes])
+        return dict(zip((axis.name for axis in axes), places, strict=True))
 
     def _walk(self, length: int) -> Iterator[None]:
         """Once with the whole row at hand or, where that is too long, in a loop over its chunks."""
         width = self.tile.depth or max(1, power_of_two(length))
         if self.tile.depth and length > width:
-            with self.printer.block(f"for start in range(0, {length}, {width}):"), self._row(length, width, "start + "):
+            header = f"for start in range(0, {length}, {width}):"
+            with self.printer.block(header), self._row(length, width, "start + "):
                 yield
         else:
             width = max(1, power_of_two(length))
@@ -115,7 +116,7 @@ class _RowBuilder(Builder):
         values = {axis.name: index for axis, index in zip(stage.axes, place, strict=True)}
         looped = bool(self.tile.depth) and length > self.tile.depth
         total = printer.name(stage.name)
-        wide = f"({self.tile.rows}, {self.tile.depth or power_of_two(length)})"
+        wide = f"({self.tile.rows}, {self.tile.depth if looped else power_of_two(length)})"
         if looped:
             self.start(f"{total}_part", stage.combine, stage.dtype, wide)
         for _ in self._walk(length):
@@ -129,13 +130,11 @@ class _RowBuilder(Builder):
         printer.line(f"{total} = {found}")
         printer.bind(stage, Text(total, ROW), place)
 
-    def _like_outputs(self, p: Pass) -> list[object]:
+    def _like_outputs(self, p: Pass) -> list[Axis]:
         """The axes of a pass, in the memory order of the output's where they are the same."""
-        extents = [axis.extent for axis in self.along]
         if [axis.extent for axis in p.axes] == [axis.extent for axis in self.space.inner]:
             order = [self.space.inner.index(axis) for axis in self.along]
             return [p.axes[k] for k in order]
-        assert extents is not None
         return list(p.axes)
 
     def _masked(self, p: Pass, term: Expr, wide: str) -> str:

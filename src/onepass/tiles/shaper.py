@@ -33,7 +33,7 @@ class GpuShaper:
     def shape(self, context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
         """The form and estimate of a group, cut as the cost model would."""
         body = join(context.graph, nodes, outputs, context.rewrites)
-        form = form_of(body)
+        form = _form(body)
         check_space(body, form)
         best = self.candidates(context, body, form)[0]
         return Shaped(tuple(nodes), tuple(outputs), body, form, best.estimate, tile=best.tile)
@@ -63,3 +63,12 @@ class GpuShaper:
         if shaped.form == "contraction" and match_product(shaped.body.reductions()[0]) is not None:
             return build_product(*arguments)
         return build_nest(*arguments)
+
+
+def _form(body: Body) -> Form:
+    """As on the CPU, but products of 16-bit operands, summed in float32, count as well."""
+    reductions = body.reductions()
+    products = [root for root in reductions if match_product(root) is not None]
+    if products and len(reductions) > 1:
+        raise FormMismatch("a product and another reduction")
+    return "contraction" if products else form_of(body)
