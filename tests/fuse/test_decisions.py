@@ -131,7 +131,19 @@ def test_switched_off():
 
 
 def test_every_reason_has_a_case():
-    assert set(CASES) | {"slower", "switched_off", "winograd"} == set(REASONS)  # that one: test_winograd.py
+    elsewhere = {"slower", "switched_off", "does_not_fit", "winograd"}  # the last: test_winograd.py
+    assert set(CASES) | elsewhere == set(REASONS)
+
+
+def test_nodes_that_do_not_fit_one_kernel_stay_apart():
+    graph = CASES["fused"][0]()
+    first, second = graph.nodes[0].name, graph.nodes[1].name
+    refused = {frozenset({first, second}): "300 registers"}
+    context = Context(graph, {}, machine(), 2, frozenset(), refused=refused)
+    made = make_plan(context, FuseMode.parse("auto"))
+    assert all(not {first, second} <= {node.name for node in region.nodes} for region in made.plan.regions)
+    told = [d for d in made.plan.decisions if d.reason == "does_not_fit"]
+    assert told and all(d.home == "memory" and "300 registers" in d.detail for d in told)
 
 
 def edges(graph):
