@@ -14,7 +14,7 @@ from pathlib import Path
 
 from onepass.core.dtypes import DType
 from onepass.core.settings import Settings
-from onepass.cost.gpu import Gpu, Occupancy, bytes_in_flight_needed, find_gpu, machine, occupancy
+from onepass.cost.gpu import Gpu, Occupancy, find_gpu, machine, occupancy
 from onepass.cost.roofline import Estimate
 from onepass.forms.nest import FormMismatch
 from onepass.forms.regions import Context, Shaped
@@ -167,12 +167,3 @@ def _taken(kernel: GpuKernel) -> str:
         f"{resources.registers} registers, {resources.spill_bytes:,} bytes spilled a thread, "
         f"occupancy {kernel.occupancy.share:.0%} (limited by {kernel.occupancy.limiter})"
     )
-
-
-def starved(kernel: GpuKernel, gpu: Gpu) -> bool:
-    """Whether an SM can hold too few loads in flight to keep memory busy: Little's law.
-
-    Each thread is taken to have two loads of 16 bytes under way.
-    """
-    threads = kernel.occupancy.blocks_per_sm * kernel.built.kernel.warps * gpu.warp_size
-    return threads * 32 < bytes_in_flight_needed(gpu)

@@ -72,7 +72,6 @@ class Decision:
 class Region:
     """Nodes that run as one kernel; `nodes` in topological order. `form` names the loop shape.
 
-    `in_cache` tells for each value that passes through scratch how it lies there.
     `options` are the ways to run it that are worth timing, its own first; empty unless they were asked for.
     `in_cache` tells for each value that passes through scratch how it lies there.
     """
