@@ -14,7 +14,7 @@ from onepass.core.errors import InternalError, OptionError
 from onepass.cost.gpu import find_gpu, occupancy
 from onepass.loops.ir import Buffer
 from onepass.loops.tile import TileKernel
-from onepass.targets.triton.compile import CompiledTile, compile_tiles
+from onepass.targets.triton.compile import FUNCTION, CompiledTile, compile_tiles
 
 HEAD = "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
 HOPPER = "cuda:sm_90"
@@ -109,7 +109,7 @@ def test_products_use_tensor_cores(compiled: dict[str, CompiledTile]) -> None:
         resources = compiled[name].resources
         assert resources and resources.tensor_cores and resources.shared_bytes > 0
         assert compiled[name].matrix_instruction == "wgmma.mma_async"
-        assert b"product_64_32" in compiled[name].binary
+        assert FUNCTION.encode() in compiled[name].binary
     others = [compiled[name].resources for name in ("fused 2", "fused 48")]
     assert not any(found and found.tensor_cores for found in others)
 
@@ -131,10 +131,14 @@ def test_other_gpus(target: str) -> None:
 
 def test_results_are_kept_and_distinct_kernels_compiled_once(tmp_path: Path) -> None:
     kernel = fan(2, live=True)
-    first = compile_tiles([kernel, kernel, replace(kernel, grid=(1, 1, 1))], HOPPER, tmp_path)
+    source = kernel.source.replace(kernel.name, "layer_2").replace("total", "layer_2_sum").replace("v0", "p9")
+    source = source.replace("    at =", '    """A layer."""\n    at =')
+    renamed = replace(kernel, name="layer_2", source=source)
+    first = compile_tiles([kernel, kernel, replace(kernel, grid=(1, 1, 1)), renamed], HOPPER, tmp_path)
     (entry,) = tmp_path.iterdir()
     again = compile_tiles([kernel], HOPPER, tmp_path)[0]
-    assert [tile.cached for tile in first] == [False] * 3 and again.cached
+    assert [tile.cached for tile in first] == [False] * 4 and again.cached
+    assert first[3].kernel is renamed and first[3].binary == first[0].binary
     assert replace(again, cached=False) == first[0]
     entry.write_bytes(entry.read_bytes()[:-1])
     repaired = compile_tiles([kernel], HOPPER, tmp_path)[0]

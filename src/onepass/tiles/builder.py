@@ -103,15 +103,20 @@ class Builder:
 
 @lru_cache(maxsize=1)
 def _device_functions() -> dict[str, tuple[str, frozenset[str]]]:
-    """Of each device function its text, and the names that it mentions."""
+    """Of each device function its text, and the names that it calls."""
     text = FUNCTIONS.read_text()
     lines = text.splitlines()
     found = {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             own = "\n".join(lines[node.lineno - 2 : node.end_lineno])
-            found[node.name] = (own, frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)))
+            found[node.name] = (own, _called(node))
     return found
+
+
+def _called(node: ast.FunctionDef) -> frozenset[str]:
+    calls = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    return frozenset(each.id for each in calls if isinstance(each, ast.Name))
 
 
 def functions(names: Iterable[str]) -> str:

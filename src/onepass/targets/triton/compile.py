@@ -2,11 +2,13 @@
 
 In: `TileKernel`s and the name of a GPU. Out: for each its binary and what it takes of the GPU, or the
 reason why it cannot run, in words, so that the planner may choose another tile. Triton runs in processes
-of its own, which stay for the next call; what they make is kept on disk.
+of its own, which stay for the next call; what they make is kept on disk. What is compiled has no names of
+the user's: repeated layers are one kernel.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import hashlib
@@ -28,7 +30,8 @@ from onepass.cost.gpu import Resources, find_gpu, refusal
 from onepass.loops.tile import TileKernel
 from onepass.targets.cache import EntryCache
 
-FORMAT = 1
+FORMAT = 2
+FUNCTION = "kernel"  # the name of the function in the compiled code
 _WORKER = Path(__file__).with_name("worker.py")
 _SUFFIX = ".tile"
 _POINTERS = {
@@ -40,7 +43,7 @@ _POINTERS = {
 
 @dataclass(frozen=True, slots=True)
 class CompiledTile:
-    """A kernel as compiled for a GPU. `binary` is a cubin (NVIDIA) or an hsaco (AMD).
+    """A kernel as compiled for a GPU. `binary` is a cubin (NVIDIA) or an hsaco (AMD) of `FUNCTION`.
 
     `refusal` says why it cannot run, and is empty where it can; `resources` is None where no code was made.
     `matrix_instruction`: what its products run on in tensor cores, such as `wgmma.mma_async`; empty where
@@ -82,7 +85,7 @@ def compile_tiles(kernels: Sequence[TileKernel], target: str, directory: Path | 
             for key, answer in zip(requests, threads.map(_ask, requests.values()), strict=True):
                 answers[key] = answer
                 if answer.lasting:
-                    cache.keep(requests[key]["name"], key, answer.entry())
+                    cache.keep(key, key, answer.entry())
     return [_compiled(kernel, answers[key], target) for kernel, key in zip(kernels, keys, strict=True)]
 
 
@@ -120,10 +123,40 @@ def _compiled(kernel: TileKernel, answer: _Answer, target: str) -> CompiledTile:
 def _request(kernel: TileKernel, target: str, warp_size: int) -> dict[str, Any]:
     """All that the compiled code depends on, Triton itself apart."""
     return {
-        "name": kernel.name, "source": kernel.source, "target": target, "warp_size": warp_size,
+        "name": FUNCTION, "source": canonical(kernel), "target": target, "warp_size": warp_size,
         "types": [_POINTERS[param.dtype.name] for param in kernel.params],
         "warps": kernel.warps, "stages": kernel.stages, "max_registers": kernel.max_registers,
     }  # fmt: skip
+
+
+def canonical(kernel: TileKernel) -> str:
+    """The source without docstrings and names of its own: equal for kernels that differ in these alone."""
+    try:
+        module = ast.parse(kernel.source)
+    except SyntaxError as error:
+        raise InternalError("compile for a GPU", f"kernel {kernel.name}: {error}") from error
+    for function in module.body:
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if ast.get_docstring(function) is not None:
+            function.body = function.body[1:]
+        if function.name == kernel.name:
+            _rename(function)
+    return ast.unparse(module)
+
+
+def _rename(function: ast.FunctionDef) -> None:
+    """Calls the function `FUNCTION`, and its parameters and variables by numbers in order of appearance."""
+    function.name = FUNCTION
+    names = {arg.arg: f"p{at}" for at, arg in enumerate(function.args.args)}
+    for arg in function.args.args:
+        arg.arg = names[arg.arg]
+    used = [node for statement in function.body for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    for node in used:
+        if isinstance(node.ctx, ast.Store):
+            names.setdefault(node.id, f"v{len(names)}")
+    for node in used:
+        node.id = names.get(node.id, node.id)
 
 
 def _key(request: dict[str, Any], version: str) -> str:
