@@ -7,7 +7,7 @@ import re
 LAYERS = (
     ("core",), ("loops",), ("ops",), ("graph",), ("frontends", "cost"), ("forms",), ("tiles",), ("fuse",),
     ("targets",),
-    ("runtime",), ("pipeline",), ("gpu_pipeline",), ("report", "zoo"), ("wall", "compare"),
+    ("runtime",), ("pipeline",), ("gpu_guard",), ("gpu_pipeline",), ("report", "zoo"), ("wall", "compare"),
     ("api",), ("cli",),
 )
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}

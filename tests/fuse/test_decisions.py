@@ -9,7 +9,8 @@ from random_graphs import random_graph
 from region_runs import graph_of, machine, planned
 
 from onepass.core.errors import OptionError
-from onepass.forms.regions import Context
+from onepass.cost.gpu import Fit, Resources
+from onepass.forms.regions import Context, Cut
 from onepass.frontends.onnx_import import import_onnx
 from onepass.fuse.layouts import assign_layouts
 from onepass.fuse.planner import FuseMode, make_plan
@@ -138,12 +139,14 @@ def test_every_reason_has_a_case():
 def test_nodes_that_do_not_fit_one_kernel_stay_apart():
     graph = CASES["fused"][0]()
     first, second = graph.nodes[0].name, graph.nodes[1].name
-    refused = {frozenset({first, second}): "300 registers"}
-    context = Context(graph, {}, machine(), 2, frozenset(), refused=refused)
+    tried = Fit("both", "they spill", Resources(255, 300, 0, False))
+    cut = Cut(frozenset({first}), frozenset({second}), (tried,))
+    context = Context(graph, {}, machine(), 2, frozenset(), cuts=(cut,))
     made = make_plan(context, FuseMode.parse("auto"))
     assert all(not {first, second} <= {node.name for node in region.nodes} for region in made.plan.regions)
     told = [d for d in made.plan.decisions if d.reason == "does_not_fit"]
-    assert told and all(d.home == "memory" and "300 registers" in d.detail for d in told)
+    assert told and all(d.home == "memory" and d.fits == (tried,) for d in told)
+    assert "255 registers, 300 bytes spilled" in why(made.plan, first, second)
 
 
 def edges(graph):

@@ -44,7 +44,7 @@ def test_ledger_has_one_line_an_edge_with_stable_keys(plans):
     entries = [json.loads(line) for line in ledger_jsonl(after).splitlines()]
     assert len(entries) == len(after.decisions)
     keys = ["value", "producer", "consumer", "home", "reason", "detail", "value_bytes", "saved_bytes",
-            "seconds", "alternative", "alternative_s", "timed"]  # fmt: skip
+            "seconds", "alternative", "alternative_s", "timed", "fits"]  # fmt: skip
     assert all(list(entry) == keys for entry in entries)
     assert all(list(entry["saved_bytes"]) == ["l2", "l3", "memory"] for entry in entries)
 

@@ -80,6 +80,30 @@ class Occupancy:
         return self.blocks_per_sm > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a kernel fitted a GPU when it was compiled, or would not: one step of the search for its tile.
+
+    `what`: its nodes and its tile. `objection`: why it does not run so; '' where it does. `bytes_in_flight`:
+    of loads, on an SM, with as many blocks as `occupancy` tells. `resources` is None where no code was made.
+    """
+
+    what: str
+    objection: str
+    resources: Resources | None = None
+    occupancy: Occupancy = Occupancy(0, 0.0, "")
+    bytes_in_flight: int = 0
+
+    def __str__(self) -> str:
+        took = ""
+        if self.resources is not None:
+            took = (
+                f": {self.resources.registers} registers, {self.resources.spill_bytes:,} bytes spilled a "
+                f"thread, occupancy {self.occupancy.share:.0%} (limited by {self.occupancy.limiter})"
+            )
+        return f"{self.what}{took}; refused: {self.objection}" if self.objection else f"{self.what}{took}"
+
+
 def occupancy(resources: Resources, warps: int, gpu: Gpu) -> Occupancy:
     """How many blocks of `warps` warps an SM holds: the rules of NVIDIA's occupancy calculator.
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from onepass.cost.gpu import Fit
 from onepass.cost.machine import Machine
 from onepass.cost.roofline import Estimate, estimate
 from onepass.forms.body import Body, join
@@ -81,12 +82,25 @@ class Shaper(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """Names of nodes, none of which may run in one kernel with one of the others: `fits` tells why."""
+
+    first: frozenset[str]
+    second: frozenset[str]
+    fits: tuple[Fit, ...]
+
+    def parts(self, names: frozenset[str]) -> bool:
+        """Whether it goes through `names`."""
+        return not (names.isdisjoint(self.first) or names.isdisjoint(self.second))
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What stays the same for all regions of a graph.
 
     `choices` gives forms that are settled. For all others, and where it is None, the cost model decides.
-    `shaper` holds the forms of another target than the CPU. `refused`: names of nodes that may not all run in
-    one region, as compiled code showed, with what it showed.
+    `shaper` holds the forms of another target than the CPU. `cuts` keep apart what compiled code showed not
+    to fit one kernel.
     """
 
     graph: Graph
@@ -96,7 +110,7 @@ class Context:
     rewrites: frozenset[str]
     choices: Choices | None = None
     shaper: Shaper | None = None
-    refused: Mapping[frozenset[str], str] = field(default_factory=dict)
+    cuts: tuple[Cut, ...] = ()
 
 
 def form_of(body: Body) -> Form:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onepass.cost.gpu import Fit
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate
 from onepass.forms.regions import Option
@@ -46,6 +47,7 @@ class Decision:
     `seconds`: predicted time of the region(s) at both ends as planned; `alternative`: the best other home,
     and `alternative_s` those seconds with it, all else equal (None where a rule, `reason`, forbids it).
     `timed`: the ways to run the consumer's region that were measured, first as planned, then by time.
+    `fits`: on a GPU, what was compiled to decide the edge, in order: before it was cut, and as it runs.
     """
 
     value: str
@@ -60,6 +62,7 @@ class Decision:
     alternative: Home | None = None
     alternative_s: float | None = None
     timed: tuple[Timed, ...] = ()
+    fits: tuple[Fit, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:

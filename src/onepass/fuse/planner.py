@@ -6,19 +6,21 @@ regions to build. Leaving an edge alone is always the alternative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onepass.core.errors import OptionError
+from onepass.cost.gpu import Fit
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
-from onepass.forms.regions import Context, Shaped, shape_chain
+from onepass.forms.regions import Context, Cut, Shaped, shape_chain
 from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
 from onepass.fuse.plan import Decision, Plan, Region
 from onepass.fuse.recompute import Repeat, copy_cheap_producers
+from onepass.fuse.split import cut_through
 from onepass.fuse.winograd_entries import convolution, direct_note, winograd_entries
 from onepass.graph.ir import Node
 from onepass.loops.ir import Home
@@ -71,13 +73,15 @@ class FuseMode:
 class Attempt:
     """What became of trying to fuse along an edge.
 
-    `gain_s` is what fusing saves, None where it cannot be; the value would then live in `home`.
+    `gain_s` is what fusing saves, None where it cannot be; the value would then live in `home`. `fits`: what
+    compiled code showed.
     """
 
     reason: str
     numbers: str
     gain_s: float | None = None
     home: Home = "register"
+    fits: tuple[Fit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,11 @@ def make_plan(context: Context, mode: FuseMode) -> Planned:
     """Plans the whole graph."""
     unlimited = replace(mode, limit=None)
     planner = _Planner(context, unlimited)
-    copies = copy_cheap_producers(planner.groups, lambda nodes: not unlimited.objection(nodes))
+
+    def may_fuse(nodes: Sequence[Node]) -> bool:
+        return not unlimited.objection(nodes) and cut_through(context, nodes) is None
+
+    copies = copy_cheap_producers(planner.groups, may_fuse)
     repeated: Mapping[str, Repeat] = {}
     if copies is not None:
         context = replace(context, graph=copies.graph, layouts=copies.layouts)
@@ -151,6 +159,8 @@ class _Planner:
             return
         if rules.has_cycle(producer.members, consumer.members, groups.successors):
             return
+        if self._cut(producer, consumer):
+            return
         try:
             shaped = shape_chain(groups.context, producer.shaped, consumer.shaped)
         except FormMismatch:
@@ -170,6 +180,9 @@ class _Planner:
             self.merges += 1
         for name, reader in groups.edges_between(producer, consumer):
             self.attempts[name, reader] = attempt
+
+    def _cut(self, producer: Group, consumer: Group) -> Cut | None:
+        return cut_through(self.groups.context, self.groups.nodes(producer.members | consumer.members))
 
     def _fuse_along(self, value: str, at: int) -> None:
         groups = self.groups
@@ -194,10 +207,8 @@ class _Planner:
         refusal = groups.refusal(producer, consumer, value)
         if refusal:
             return Attempt(refusal, ""), None
-        names = {node.name for node in groups.nodes(producer.members | consumer.members)}
-        for whole, why in groups.context.refused.items():
-            if whole <= names:
-                return Attempt("does_not_fit", why), None
+        if cut := self._cut(producer, consumer):
+            return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits), None
         try:
             shaped = groups.merged(producer, consumer)
         except FormMismatch as mismatch:
@@ -246,7 +257,8 @@ class _Planner:
         attempt = self.attempts[edge.value, reader]
         if region is not None:
             return self._inside(edge, reader, region, attempt, repeat)
-        decided = replace(edge, reason=attempt.reason, detail=_detail(attempt.reason, attempt.numbers))
+        detail = _detail(attempt.reason, attempt.numbers)
+        decided = replace(edge, reason=attempt.reason, detail=detail, fits=attempt.fits)
         node = self.groups.graph.nodes[reader]
         if self.groups.group_of[reader].shaped is None and not node.opdef.view:  # it would read and write it
             made = value_bytes(self.groups.graph, self.groups.context.layouts, node.outputs[0])

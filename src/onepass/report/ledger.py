@@ -85,4 +85,6 @@ def _sentence(d: Decision) -> str:
             for t in d.timed[:2]
         )
         text += f"; measured {', against '.join(ways)}"
+    if d.fits:
+        text += f"; compiled: {'; then '.join(map(str, d.fits))}"
     return text + "."

@@ -27,11 +27,17 @@ FUNCTIONS = Path(__file__).with_name("device_functions.py")
 
 @dataclass(frozen=True, slots=True)
 class TileBuilt:
-    """A kernel, the value or packed constant behind each parameter, and how to pack those."""
+    """A kernel, the value or packed constant behind each parameter, and how to pack those.
+
+    `live_words`: 32-bit words of a program's tiles that are needed at once, an estimate of its registers.
+    `bytes_in_flight`: what a program's loads move at a time, where none waits for another.
+    """
 
     kernel: TileKernel
     args: tuple[str, ...]
     packed: Mapping[str, Packed]
+    live_words: int
+    bytes_in_flight: int
 
 
 class Builder:
@@ -66,6 +72,7 @@ class Builder:
     def start(self, name: str, combine: Combine, dtype: DType, shape: str) -> None:
         """A running total at its neutral element."""
         neutral = self.printer.value(initial_value(combine, dtype)).text
+        self.printer.hold(name, frozenset(range(len(self.printer.shape))), dtype)
         self.printer.line(f"{name} = tl.full({shape}, {neutral}, {accumulator_type(dtype)})")
 
     def combined(self, combine: Combine, a: str, b: str, dtype: DType) -> str:
@@ -98,7 +105,10 @@ class Builder:
             name, source, stored, grid, self.tile.warps, self.tile.stages, self.tile.max_registers
         )
         args = tuple(names[buffer.name] for buffer in params)
-        return TileBuilt(kernel, args, dict(self.resolver.packed))
+        printer = self.printer
+        return TileBuilt(
+            kernel, args, dict(self.resolver.packed), printer.live_words(), printer.bytes_in_flight
+        )
 
 
 @lru_cache(maxsize=1)

@@ -11,12 +11,14 @@ rounded after each operation; bools lie in memory as bytes.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 
-from onepass.core.dtypes import BF16, BOOL, F16, F32, F64, I8, I64, DType
+from onepass.core.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, DType
 from onepass.core.errors import ModelError
 from onepass.forms.resolve import Indices, Resolver
 from onepass.loops.affine import range_of
@@ -64,7 +66,7 @@ class Printer:
 
     `variables`: the text of each loop variable; `masks`: for a dimension of the tile that its last block
     overhangs, the text that tells which places exist. `whole`: buffers padded to whole blocks. `shape`: that
-    of the tile.
+    of the tile. `bytes_in_flight`: what a program's loads move that none of them waits for another.
     """
 
     def __init__(self, resolver: Resolver) -> None:
@@ -75,6 +77,9 @@ class Printer:
         self.functions: set[str] = set()
         self.whole: set[str] = set()
         self.shape: tuple[int, ...] = ()
+        self.bytes_in_flight = 0
+        self._held: list[tuple[str, int, int]] = []  # a tile's name, the line that makes it, its words
+        self._loops: list[tuple[int, int]] = []  # first and last line
         self._depth = 1
         self._names: set[str] = {"tl", "triton"}
         self._memo: dict[tuple[Expr, Text | None], Text] = {}
@@ -123,21 +128,44 @@ class Printer:
         self._names.add(found)
         return found
 
-    def assign(self, wanted: str, text: Text) -> Text:
+    def assign(self, wanted: str, text: Text, dtype: DType) -> Text:
         """A line that gives `text` a name."""
         name = self.name(wanted)
+        self.hold(name, text.dims, dtype)
         self.line(f"{name} = {text.text}")
         return Text(name, text.dims)
 
+    def hold(self, name: str, dims: frozenset[int], dtype: DType) -> None:
+        """The next line makes the tile `name`."""
+        size = 4 if dtype == BF16 else dtype.size_bytes
+        self._held.append((name, len(self.lines), -(-self._elements(dims) * size // 4)))
+
+    def _elements(self, dims: frozenset[int]) -> int:
+        return math.prod(extent for dim, extent in enumerate(self.shape) if dim in dims)
+
+    def live_words(self) -> int:
+        """The most words of 32 bits in named tiles that are needed at once, over all lines."""
+        last = {word: at for at, line in enumerate(self.lines) for word in re.findall(r"\w+", line)}
+        changes = [0] * (len(self.lines) + 1)
+        for name, made, words in self._held:
+            read = last[name]
+            ends = [end for first, end in self._loops if made < first <= read <= end]
+            changes[made] += words
+            changes[max([read, *ends])] -= words
+        return max(accumulate(changes))
+
     @contextmanager
-    def block(self, header: str) -> Iterator[None]:
-        """An indented block; what is named in it is forgotten after it."""
+    def block(self, header: str, stages: int = 1) -> Iterator[None]:
+        """An indented loop; what is named in it is forgotten after it. `stages` of it load at a time."""
         self.line(header)
         memo, values = dict(self._memo), dict(self._values)
+        outside, self.bytes_in_flight, first = self.bytes_in_flight, 0, len(self.lines)
         self._depth += 1
         yield
         self._depth -= 1
         self._memo, self._values = memo, values
+        self._loops.append((first, len(self.lines) - 1))
+        self.bytes_in_flight = max(outside, stages * self.bytes_in_flight)
 
     @contextmanager
     def view(self, variables: Mapping[str, Text], masks: Mapping[int, Text]) -> Iterator[None]:
@@ -190,7 +218,7 @@ class Printer:
         found = self.value(body, guard)
         if isinstance(body, Const) or found.text.isidentifier():
             return found
-        found = self.assign(name, found)
+        found = self.assign(name, found, body.dtype)
         if guard is None:
             self._values[label] = found
         return found
@@ -217,7 +245,7 @@ class Printer:
                 a, b = self.value(expr.a, guard), self.value(expr.b, guard)
                 found = Text(self._binary(expr, a, b), a.dims | b.dims)
                 if expr.op in ("floordiv", "mod") and expr.dtype == I64 and found.dims:
-                    return self.assign("place", found)
+                    return self.assign("place", found, I32)
                 return found
         raise TypeError(f"{type(expr).__name__} in a kernel of tiles")
 
@@ -241,7 +269,8 @@ class Printer:
             text = f"({text} != 0)"
         if buffer.dtype == BF16:
             text += ".to(tl.float32)"
-        return self.assign("x", Text(text, where.dims))
+        self.bytes_in_flight += self._elements(where.dims) * buffer.dtype.size_bytes
+        return self.assign("x", Text(text, where.dims), buffer.dtype)
 
     def _select(self, expr: Select, guard: Text | None) -> Text:
         condition = self.value(expr.condition, guard)

@@ -119,8 +119,10 @@ class ProductBuilder(Builder):
         tile, printer = self.tile, self.printer
         point = self._point()
         taps = math.prod(axis.extent for axis in self.taps)
-        printer.line(f"acc = tl.zeros(({tile.rows}, {tile.columns}), tl.float32)")
-        with printer.block(f"for step in range(0, {taps * self.steps}):"):
+        printer.shape = (tile.rows, tile.columns)
+        printer.hold("acc", ROW | COLUMN, F32)
+        printer.line(f"acc = tl.zeros({printer.shape}, tl.float32)")
+        with printer.block(f"for step in range(0, {taps * self.steps}):", tile.stages):
             self._step(point, taps)
         printer.variables |= {"m": Text("m[:, None]", ROW), "n": Text("n[None, :]", COLUMN)}
         printer.masks = self._masks(("m", 0, "[:, None]"), ("n", 1, "[None, :]"))
@@ -200,6 +202,7 @@ class ProductBuilder(Builder):
                 ("m", math.ceil(self.m / tile.rows) * tile.rows),
                 ("k", self.steps * tile.depth), ("n", self.n_blocks * tile.columns),
             )  # fmt: skip
+        printer.shape = shape
         value = resolver.simplify(resolver.resolve(load, places))
         printer.whole |= {resolver.params[label].name for label in resolver.packed}
         found = printer.value(value)

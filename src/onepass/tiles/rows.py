@@ -116,7 +116,8 @@ class _RowBuilder(Builder):
         values = {axis.name: index for axis, index in zip(stage.axes, place, strict=True)}
         looped = bool(self.tile.depth) and length > self.tile.depth
         total = printer.name(stage.name)
-        wide = f"({self.tile.rows}, {self.tile.depth if looped else power_of_two(length)})"
+        printer.shape = (self.tile.rows, self.tile.depth if looped else power_of_two(length))
+        wide = str(printer.shape)
         if looped:
             self.start(f"{total}_part", stage.combine, stage.dtype, wide)
         for _ in self._walk(length):

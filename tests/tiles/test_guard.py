@@ -1,0 +1,119 @@
+"""What compiled kernels take decides: other tiles, all registers, or a split; each step is in the ledger."""
+
+import numpy as np
+import pytest
+
+import onepass.ops.registry  # noqa: F401  (defines the ops)
+from onepass.core.dtypes import F32
+from onepass.core.settings import Settings
+from onepass.core.tensor import TensorType
+from onepass.cost.gpu import bytes_in_flight_needed, find_gpu
+from onepass.fuse.split import cheapest_split
+from onepass.gpu_pipeline import compile_for_gpu
+from onepass.graph.ir import Graph, Node
+from onepass.loops.tile import Tile
+from onepass.report.ledger import why
+from onepass.tiles import shaper
+from onepass.tiles.printer import Printer
+
+pytest.importorskip("triton")
+TARGET = "cuda:sm_90"
+
+
+def graph_of(nodes, inputs, outputs, constants=(), size=1 << 24):
+    types = dict.fromkeys((name for node in nodes for name in (*node.inputs, *node.outputs)),
+                          TensorType(F32, (size,)))  # fmt: skip
+    types |= {name: TensorType(F32, ()) for name, _ in constants}
+    return Graph("test", tuple(nodes), inputs, outputs, types, dict(constants))
+
+
+def total(nodes, parts):
+    """Adds pairwise sums of `parts` to `nodes`; the name of their total."""
+    while len(parts) > 1:
+        name = f"sum_{len(nodes)}"
+        nodes.append(Node(name, "add", tuple(parts[:2]), (name,), {}))
+        parts = [*parts[2:], name]
+    return parts[0]
+
+
+def live(count):
+    """Each of `count` inputs is read again once the root of the sum of all squares is known."""
+    inputs, outputs = ([f"{letter}{k}" for k in range(count)] for letter in "xy")
+    nodes = [Node(f"square{k}", "mul", (x, x), (f"s{k}",), {}) for k, x in enumerate(inputs)]
+    root = total(nodes, [f"s{k}" for k in range(count)])
+    nodes.append(Node("root", "sqrt", (root,), ("r",), {}))
+    nodes += [Node(f"scale{k}", "mul", (x, "r"), (outputs[k],), {}) for k, x in enumerate(inputs)]
+    return graph_of(nodes, tuple(inputs), tuple(outputs))
+
+
+def ratios(count):
+    """A sum of tanh(c x) / (sum of all tanh(c x)): much that lives at once, of one small load."""
+    constants = [(f"c{k}", np.array(0.5 + k / 64, np.float32)) for k in range(count)]
+    nodes = [Node(f"scale{k}", "mul", ("x", c), (f"v{k}",), {}) for k, (c, _) in enumerate(constants)]
+    nodes += [Node(f"tanh{k}", "tanh", (f"v{k}",), (f"u{k}",), {}) for k in range(count)]
+    whole = total(nodes, [f"u{k}" for k in range(count)])
+    nodes += [Node(f"ratio{k}", "div", (f"u{k}", whole), (f"w{k}",), {}) for k in range(count)]
+    return graph_of(nodes, ("x",), (total(nodes, [f"w{k}" for k in range(count)]),), constants)
+
+
+def compiled(graph, folder):
+    found = compile_for_gpu(graph, Settings(), TARGET, folder)
+    for kernel in found.kernels:
+        assert kernel.spill_bytes == 0 and kernel.occupancy.launches and not kernel.compiled.refusal
+        assert kernel.steps[-1].resources is kernel.compiled.resources and not kernel.steps[-1].objection
+    return found
+
+
+@pytest.mark.parametrize(("count", "retiled"), [(2, False), (16, False), (32, True), (64, True)])
+def test_live_values_ask_for_smaller_tiles(tmp_path, count, retiled):
+    found = compiled(live(count), tmp_path)
+    (kernel,) = found.kernels
+    assert len(kernel.steps) > 1 if retiled else len(kernel.steps) == 1
+    told = why(found.plan, "root", "scale0")
+    assert "stays in registers" in told and f"{kernel.compiled.resources.registers} registers" in told
+    assert f"occupancy {kernel.occupancy.share:.0%}" in told and ("refused" in told) == retiled
+
+
+def test_at_the_cliff_all_registers_are_tried_before_a_split(tmp_path, monkeypatch):
+    monkeypatch.setattr(shaper, "pointwise_tiles", lambda size, gpu: (Tile(1, 1024, 0, 4),))
+    monkeypatch.setattr(Printer, "live_words", lambda self: 0)
+    found = compiled(live(40), tmp_path)
+    assert len(found.kernels) > 1
+    cut = [decision for decision in found.plan.decisions if decision.reason == "does_not_fit"]
+    assert cut and all(decision.home == "memory" for decision in cut)
+    cliff, limited, *after = cut[0].fits
+    assert cliff.occupancy.share == 1.0 and cliff.resources.spill_bytes > 4 * 40 and cliff.objection
+    assert limited.resources.registers > cliff.resources.registers and limited.objection
+    assert after and not after[-1].objection and after[-1].resources.spill_bytes == 0
+    told = why(found.plan, cut[0].producer, cut[0].consumer)
+    assert "goes through memory" in told and "spilled" in told and "occupancy 100%" in told
+
+
+def test_hopeless_tiles_are_not_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(shaper, "pointwise_tiles", lambda size, gpu: (Tile(1, 1024, 0, 4),))
+    found = compiled(live(64), tmp_path)
+    assert len(found.kernels) > 1
+    (cut, *_) = (decision for decision in found.plan.decisions if decision.reason == "does_not_fit")
+    assert cut.fits[0].resources is None and "registers" in cut.fits[0].objection
+
+
+def test_too_few_bytes_in_flight_are_told(tmp_path):
+    """No tile of the fused kernel helps, and apart its nodes would move many times as much: it stays."""
+    (kernel,) = compiled(ratios(6), tmp_path).kernels
+    assert all("under way on an SM" in step.objection for step in kernel.steps[:-1])
+    assert 0 < kernel.bytes_in_flight < bytes_in_flight_needed(find_gpu(TARGET))
+    assert "no other way is faster" in kernel.steps[-1].what
+
+
+def test_the_cheapest_edge_is_cut():
+    nodes = [
+        Node("first", "relu", ("small",), ("a",), {}), Node("second", "add", ("a", "x"), ("b",), {}),
+        Node("third", "relu", ("b",), ("c",), {}),
+    ]  # fmt: skip
+    graph = graph_of(nodes, ("small", "x"), ("c",))
+    graph.types.update({"small": TensorType(F32, (1,)), "a": TensorType(F32, (1,))})
+    first, second = cheapest_split(graph, {}, nodes)
+    assert [node.name for node in first] == ["first"] and len(second) == 2
+    first, second = cheapest_split(live(8), {}, live(8).nodes)
+    assert {node.name for node in first}.isdisjoint(node.name for node in second)
+    assert len(first) + len(second) == len(live(8).nodes)
