@@ -139,8 +139,9 @@ class Guard:
             search.best = kernel
         tile, resources = guess.tile, compiled.resources
         at_cliff = kernel.spill_bytes and resources and resources.registers < gpu.max_registers // 2
-        if at_cliff and tile.max_registers is None:  # the assembler gave up: ask for all registers
-            search.tiles.insert(0, replace(guess, tile=replace(tile, max_registers=gpu.max_registers)))
+        if at_cliff and tile.max_registers is None:  # the assembler gave up: last, ask for all registers
+            limited = replace(guess, tile=replace(tile, max_registers=gpu.max_registers))
+            search.tiles.insert(max(0, TRIED - 1 - search.tried), limited)
         return not objection
 
     def _objection(self, shaped: Shaped, kernel: GpuKernel) -> str:

@@ -117,3 +117,18 @@ def test_the_cheapest_edge_is_cut():
     first, second = cheapest_split(live(8), {}, live(8).nodes)
     assert {node.name for node in first}.isdisjoint(node.name for node in second)
     assert len(first) + len(second) == len(live(8).nodes)
+
+
+@pytest.mark.parametrize(("length", "terms"), [(1024, 1), (4096, 8), (16384, 4), (65536, 8)])
+def test_rows_of_any_length(tmp_path, length, terms):
+    """A LayerNorm of a sum: short rows are held whole, long ones are read in chunks, once for each pass."""
+    nodes = list[Node]()
+    whole = total(nodes, [f"x{k}" for k in range(terms)])
+    nodes.append(Node("norm", "layer_normalization", (whole, "scale", "shift"), ("y",), {"axis": -1}))
+    types = dict.fromkeys((name for node in nodes for name in (*node.inputs, *node.outputs)),
+                          TensorType(F32, (16384, length)))  # fmt: skip
+    constants = {"scale": np.ones(length, np.float32), "shift": np.zeros(length, np.float32)}
+    types |= dict.fromkeys(constants, TensorType(F32, (length,)))
+    names = tuple(f"x{k}" for k in range(terms))
+    (kernel,) = compiled(Graph("rows", tuple(nodes), names, ("y",), types, constants), tmp_path).kernels
+    assert ("for start in range" in kernel.built.kernel.source) == (length > 16384)

@@ -126,9 +126,11 @@ def region_traffic(
     near: frozenset[str] = frozenset(),
 ) -> Traffic:
     """Traffic of one launch of `body`, which keeps the stages `kept`; the values `near` lie in scratch."""
-    # All weights stream past once a run, so that each finds what all of them leave of a cache; so does what
-    # the caller handed in before the run, or got from the last one.
+    # All weights stream past once a run, so that each finds what all of them leave of a cache. What the
+    # caller handed in before the run, or got from the last one, finds what these and all its kind leave.
     weights = graph.constant_bytes
+    outer = {*graph.inputs, *graph.outputs}
+    passing = weights + sum(value_bytes(graph, layouts, name) for name in outer)
     bytes_at: dict[Level, int] = {"l2": 0, "l3": 0, "memory": 0}
     wanted = demand(body, kept)
     moved: list[tuple[int, int]] = []  # of each value: bytes moved, and bytes that a cache has to hold for it
@@ -136,8 +138,8 @@ def region_traffic(
         made = body.constants.get(name)
         size = value_bytes(graph, layouts, name) if made is None else made.nbytes
         footprint = weights if made is not None or name in graph.constants else size
-        if name in graph.inputs or name in graph.outputs:
-            footprint += weights
+        if name in outer:
+            footprint = passing
         if name in near:
             bytes_at["l2"] += size
             continue
