@@ -38,6 +38,10 @@ class RandomGraph:
             self.step()
         if not self.nodes:
             self.add("relu", self.inputs[0])
+        return self.finish()
+
+    def finish(self):
+        """The graph as it is, and its inputs; values that nothing reads are outputs, and some others."""
         read = {name for node in self.nodes for name in node.inputs}
         made = [name for node in self.nodes for name in node.outputs]
         outputs = tuple(n for n in made if n not in read or self.random.random() < 0.15)

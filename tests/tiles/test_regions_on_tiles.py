@@ -93,6 +93,60 @@ def random_cases(seeds, dtype=None):
     return found
 
 
+POINTWISE = ("unary", "binary", "broadcast")
+MOVEMENT = ("transpose", "reshape", "concat", "slice", "pad", "split", "gather", "expand")
+KINDS = {  # the steps of a random graph that may make a region of the kind, and the nodes that do
+    "pointwise": (POINTWISE, lambda node: True),
+    "movement": (MOVEMENT, lambda node: True),
+    "reduction": (("reduce",), lambda node: True),
+    "softmax": (("softmax",), lambda node: True),
+    "layer norm": (("norm",), lambda node: node.op == "layer_normalization"),
+    "group norm": (("group_norm",), lambda node: True),
+    "matmul": (("matmul",), lambda node: True),
+    "conv": (("window",), lambda node: node.op == "conv"),
+    "depthwise": (("window",), lambda node: node.op == "conv" and node.attrs["group"] > 1),
+    "pool": (("window",), lambda node: "pool" in node.op),
+}  # fmt: skip
+
+
+class OneOfAKind(RandomGraph):
+    """A node of one kind, with pointwise ones before and after it."""
+
+    def of(self, kind):
+        steps, wanted = KINDS[kind]
+        while True:
+            self.__init__(self.random, self.dtype)
+            self.input()
+            self.pointwise()
+            before = len(self.nodes)
+            self.one_of(steps)
+            made = self.nodes[before:]
+            self.pointwise()
+            if any(map(wanted, made)):
+                return self.finish()
+
+    def one_of(self, steps):
+        x = self.values[-1]
+        getattr(self, self.random.choice(steps))(x, self.types[x].shape)
+
+    def pointwise(self):
+        for _ in range(self.random.choice((0, 1, 2))):
+            self.one_of(POINTWISE)
+
+    def group_norm(self, x, shape):
+        if len(shape) >= 3:
+            groups = self.random.choice([d for d in range(1, shape[1] + 1) if shape[1] % d == 0])
+            scale, shift = (self.constant(self.normal(shape[1:2])) for _ in range(2))
+            self.add("group_normalization", x, scale, shift, num_groups=groups, epsilon=0.1)
+
+
+def cases_of_kinds(seeds):
+    """Of every kind as many as there are seeds."""
+    return {
+        (kind, seed): OneOfAKind(random.Random(f"{kind} {seed}")).of(kind) for kind in KINDS for seed in seeds
+    }
+
+
 def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
     keys = [(seed, fuse) for seed in graphs for fuse in fuses]
     results = interpret([case_of_graph(*graphs[seed], fuse, tile) for seed, fuse in keys], folder)
@@ -108,6 +162,10 @@ def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
             operations = (4 if short else 64) * (1 + len(graph.nodes))
             found = compare(actual, expected[name], steps, operations=operations)
             assert found.within, f"seed {seed}, fuse {fuse}, {name}: {found}"
+
+
+def test_every_kind_of_region(tmp_path):
+    check_all(cases_of_kinds(range(4)), tmp_path, ("auto",))
 
 
 def test_random_graphs(tmp_path):
