@@ -98,13 +98,30 @@ def _tiles(
             streamed, most, math.prod(taps), unit, near,
         )  # fmt: skip
 
-    short = vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS // 2
+    short = vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS
     if streamed and short and not one_row:
         vectors, pixels = best(shape[-2] * shape[-1], shape[-1])
         groups = math.prod(shape[:-2]) // (lanes * vectors)
-        if pixels > shape[-1] and -(-groups // machine.cores) * machine.cores <= 1.1 * groups:
+        several = pixels > shape[-1] or _depth(root, lanes * vectors, near, machine)
+        if several and groups and -(-groups // machine.cores) * machine.cores <= 1.1 * groups:
             return vectors, pixels, True
     return *best(shape[tile] if tile is not None else 1, 1), False
+
+
+def _depth(root: Compute, channels: int, near: bool, machine: Machine) -> int:
+    """Chunks of the reduction that all tiles of an image pass before the next ones; 0: all of them.
+
+    They pass the weights of `channels` outputs. Where those would take much of the second-level cache, before
+    the next ones are even asked for, a slice of them that fills half of the first is kept there instead.
+    """
+    steps, *taps = (axis.extent for axis in root.reduce_axes)
+    chunk_bytes = CHUNK * math.prod(taps) * channels * root.dtype.size_bytes
+    chunks, rest = divmod(steps, CHUNK)
+    much = chunks * chunk_bytes >= machine.l2_bytes // 16
+    if not near or rest or not much or chunk_bytes > machine.l1_bytes * 3 // 4:
+        return 0
+    wanted = max(1, machine.l1_bytes // 2 // chunk_bytes)
+    return max(n for n in range(1, wanted + 1) if chunks % n == 0)
 
 
 def _most_pixels(graph: Graph, layouts: Mapping[str, Layout], root: Compute, tile: int | None) -> int:
@@ -162,7 +179,9 @@ def register_tile(
         accumulators = registers - vectors - (0 if registers >= 32 else 2)
         if most_pixels <= MAX_WINDOW_PIXELS and taps > 1:
             accumulators = min(accumulators, registers // 2)
-        most = max(unit, min(extent, most_pixels, accumulators // vectors))
+        most = min(extent, most_pixels, accumulators // vectors)
+        if most < unit:
+            break
         for pixels in range(unit, most + 1, unit):
             cycles = tile_cycles(blocks, extent, steps, vectors, pixels, streamed)
             if streamed:
@@ -252,6 +271,9 @@ def _ordered(
     rows = [axis for axis in plain if axis not in images and shape[axis] > 1]
     if schedule.flat:
         images, rows = [], images
+        depth = _depth(root, schedule.lanes * schedule.vectors, streams.holds_weights, machine)
+        schedule = replace(schedule, depth=depth)
+        ahead = vector if depth else ahead
     if len(rows) != 1:
         rest = [axis for axis in plain if axis not in images]
         return replace(schedule, order=(*images, vector, *rest), ahead=ahead)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from onepass.core.dtypes import DType
+from onepass.core.dtypes import F32, DType
 from onepass.forms.body import Body
 from onepass.forms.border import zero_border
 from onepass.forms.packing import Packed
@@ -20,7 +20,7 @@ from onepass.forms.resolve import LANE, Indices, Loops, Resolver
 from onepass.forms.schedule import CHUNK, Schedule, Segment, segments, steps
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
-from onepass.loops.build import add, binary, const, floordiv, fma, idx, loop, mod, mul
+from onepass.loops.build import add, binary, const, floordiv, fma, idx, loop, mod, mul, sub
 from onepass.loops.ir import (
     Alloc,
     Binary,
@@ -40,7 +40,7 @@ from onepass.loops.numerics import limits
 from onepass.loops.walk import index_names, loads, statements, substitute
 from onepass.ops.opdef import Array, Axis, Combine, Compute
 
-VECTOR, TILE, ROW = "vec", "pixel", "tile"
+VECTOR, TILE, ROW, SLICE = "vec", "pixel", "tile", "slice"
 MIN_STEPS_TO_PREFETCH = 8  # of a reduction: one that is shorter ends before the line is there
 
 
@@ -141,6 +141,12 @@ class _Tile:
     outer: Loops
     start: Expr
     places: int
+    slices: int
+
+    @property
+    def held(self) -> Buffer:
+        """Sums of all tiles, from one slice of the reduction to the next."""
+        return Buffer("sums", F32, (self.places, self.vectors, self.lanes), "cache")
 
     def each_vector(self, *body: Stmt) -> For:
         """`body` for each vector of a place, by lanes."""
@@ -228,6 +234,9 @@ class NestBuilder:
         tile, inner = schedule.tile, list[Stmt]()
         width = extents[tile] if tile is not None else 1
         places = width * (extents[tile - 1] if tile is not None and schedule.flat else 1)
+        slices = self._slices()
+        inside = (*order, (SLICE, slices)) if slices > 1 else tuple(order)
+        resolver.ranges[SLICE] = (0, slices - 1)
         for piece in segments(places, schedule.tile_size):
             resolver.ranges |= {ROW: (0, piece.count - 1), TILE: (0, piece.width - 1)}
             start = add(mul(idx(ROW), piece.width) if piece.count > 1 else const(0), piece.start)
@@ -239,11 +248,20 @@ class NestBuilder:
             for axis, step in schedule.phases:
                 apart[axis] = add(mul(point[axis], step), idx(f"phase{axis}"))
             where = tuple(resolver.simplify(index) for index in apart[: len(self.axes)])
-            body = self._tile(_Tile(where, piece.width, vectors, lanes, tuple(order), start, places))
+            body = self._tile(_Tile(where, piece.width, vectors, lanes, inside, start, places, slices))
             inner += [loop(ROW, piece.count, body)] if piece.count > 1 else body
         if schedule.whole:
             inner = [loop(*order.pop(), tuple(inner))]
+        if slices > 1:
+            held = Buffer("sums", F32, (places, vectors, lanes), "cache")
+            inner = [Alloc(held, (loop(SLICE, slices, tuple(inner)),))]
         return self.around(order, tuple(inner))
+
+    def _slices(self) -> int:
+        """Into how many runs the reduction is cut, each done by all tiles before the next."""
+        if self.root is None or not self.schedule.depth:
+            return 1
+        return -(-self.root.reduce_axes[0].extent // (CHUNK * self.schedule.depth))
 
     def _tile(self, tile: _Tile) -> tuple[Stmt, ...]:
         resolver, root = self.resolver, self.root
@@ -263,7 +281,18 @@ class NestBuilder:
         resolver.bound = {root.name: accumulated}
         outputs = self._outputs(tile)
         fetch = self._prefetch(outputs, tile) if _length(root) >= MIN_STEPS_TO_PREFETCH else ()
-        return (Alloc(accumulators, (*fetch, tile.each_place(tile.each_vector(start)), *sums, outputs)),)
+        begin: tuple[Stmt, ...] = (tile.each_place(tile.each_vector(start)),)
+        if tile.slices == 1:
+            return (Alloc(accumulators, (*fetch, *begin, *sums, outputs)),)
+        where = (add(tile.start, idx(TILE)), idx(VECTOR), idx(LANE))
+        resume = Store("acc", element.indices, Load(tile.held.name, where, root.dtype))
+        keep = Store(tile.held.name, where, element)
+        last = binary("eq", idx(SLICE), const(tile.slices - 1))
+        more = binary("lt", idx(SLICE), const(tile.slices - 1))
+        begin = (*begin, If(binary("lt", const(0), idx(SLICE)), (tile.each_place(tile.each_vector(resume)),)))
+        ends = (If(more, (tile.each_place(tile.each_vector(keep)),)), If(last, (outputs,)))
+        early = (If(last, fetch),) if fetch else ()
+        return (Alloc(accumulators, (*early, *begin, *sums, *ends)),)
 
     def _prefetch(self, outputs: Stmt, tile: _Tile) -> tuple[Stmt, ...]:
         """Asks for the lines that the tile's end reads and writes, while its reduction computes."""
@@ -289,7 +318,7 @@ class NestBuilder:
         """The reduction loops; the innermost ones are written out."""
         found: list[Stmt] = []
         budget = self.schedule.unroll // (tile.pixels * tile.vectors)
-        for loops, reduced in _reduction_loops(root.reduce_axes, budget):
+        for loops, reduced in _reduction_loops(root.reduce_axes, budget, self.schedule.depth):
             self.resolver.ranges |= {axis.name: (axis.start, axis.stop - 1) for axis in loops}
             self.resolver.pack_axes = tile.loops(*((axis.name, axis.stop) for axis in loops))
             values = {axis.name: index for axis, index in zip(root.axes, tile.point, strict=True)} | reduced
@@ -297,29 +326,40 @@ class NestBuilder:
             for axis in reversed(loops):
                 mode: LoopMode = "unroll" if axis.unrolled else "serial"
                 if self.schedule.ahead is not None and axis is loops[-1]:
-                    body = (*self._ahead(body, tile, self.schedule.ahead, axis), *body)
+                    body = (*self._ahead(body, tile, self.schedule.ahead, loops), *body)
                 body = (loop(axis.name, axis.stop, body, mode, axis.start),)
             found += body
         return found
 
-    def _ahead(self, body: tuple[Stmt, ...], tile: _Tile, axis: int, inner: _ReduceLoop) -> tuple[Stmt, ...]:
-        """Asks for this tile's share of the lines that the next step along `axis` will read at this place.
+    def _ahead(
+        self, body: tuple[Stmt, ...], tile: _Tile, axis: int, loops: Sequence[_ReduceLoop]
+    ) -> tuple[Stmt, ...]:
+        """Asks for this tile's share of the lines that the next step along `axis` will read.
 
-        All tiles within one step read the same. A line holds all steps of `inner` (of channels, in the
-        input), or all lanes of a vector (of weights).
+        All tiles within one step read the same. Of weights each asks for a run of lines one after another,
+        which the processor's own prefetching then continues. Of the input, where a line holds all steps of the
+        innermost loop (of channels), each asks for those at its place.
         """
-        name, turns = f"i{axis}", 1
+        name, turns = SLICE if tile.slices > 1 else f"i{axis}", 1
         turn: Expr = const(0)
         for other, extent in tile.outer[[outer for outer, _ in tile.outer].index(name) + 1 :]:
             turn, turns = add(mul(turn, extent), idx(other)), turns * extent
+        *around, inner = loops
         weights, step, steps = axis == self.schedule.vector, idx(inner.name), inner.stop
-        line, lines, part = (VECTOR, steps * tile.vectors, tile.pixels) if weights else (TILE, tile.pixels, 1)
+        line, lines, part, chunk, chunks = TILE, tile.pixels, 1, const(0), 1
+        moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0), LANE: const(0)}
         if weights:
             turn, turns = add(mul(turn, tile.places), tile.start), turns * tile.places
+            line, lines, part = VECTOR, steps * tile.vectors, tile.pixels
+            for outer in around:
+                extent = outer.stop - outer.start
+                chunk = add(mul(chunk, extent), sub(idx(outer.name), outer.start))
+                chunks *= extent
+                moved[outer.name] = const(outer.start)
         share = -(-lines * part // turns)
         past = floordiv(mul(add(step, 1), share), steps)
-        moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0), LANE: const(0)}
         packed = {self.resolver.params[label].name for label in self.resolver.packed}
+        first = add(floordiv(mul(turn, lines * chunks), turns), mul(chunk, share))
         found: dict[Stmt, None] = {}
         stores = (stmt for stmt in statements(body) if isinstance(stmt, Store))
         for load in (load for store in stores for load in loads(store.value)):
@@ -330,7 +370,7 @@ class NestBuilder:
                 continue
             for k in range(-(-share // steps)):
                 mine = add(floordiv(mul(step, share), steps), k)
-                moved[line] = add(floordiv(mul(turn, lines), turns), mine)
+                moved[line] = add(first, mine)
                 where = tuple(substitute(index, moved) for index in load.indices)
                 found[If(binary("lt", mine, past), (Prefetch(load.buffer, where, far=True),))] = None
         return tuple(found)
@@ -393,7 +433,7 @@ class _ReduceLoop:
 
 
 def _reduction_loops(
-    axes: tuple[Axis, ...], budget: int
+    axes: tuple[Axis, ...], budget: int, depth: int = 0
 ) -> list[tuple[tuple[_ReduceLoop, ...], dict[str, Expr]]]:
     """Loop nests, one after another, that cover the reduction, and the axes in terms of their variables.
 
@@ -414,10 +454,11 @@ def _reduction_loops(
     outer, inner = f"{first.name}_o", f"{first.name}_i"
     for part in segments(first.extent, chunk):
         start = part.start // chunk
+        many, whole = (depth, add(mul(idx(SLICE), depth), idx(outer))) if depth else (part.count, idx(outer))
         loops = [
-            _ReduceLoop(outer, start, start + part.count, False),
+            _ReduceLoop(outer, start, start + many, False),
             *(_ReduceLoop(axis.name, 0, axis.extent, False) for axis in window),
             _ReduceLoop(inner, 0, part.width, True),
         ]
-        nests.append((tuple(loops), own | {first.name: add(mul(idx(outer), chunk), idx(inner))}))
+        nests.append((tuple(loops), own | {first.name: add(mul(whole, chunk), idx(inner))}))
     return nests

@@ -34,6 +34,7 @@ class Schedule:
     ahead: int | None = None
     phases: tuple[tuple[int, int], ...] = ()
     whole: bool = False
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
