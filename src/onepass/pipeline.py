@@ -23,7 +23,7 @@ from onepass.cost.machine import Machine
 from onepass.forms.nest import Built
 from onepass.forms.packing import Packed
 from onepass.forms.regions import Choices, Context, Shaped, build_region
-from onepass.forms.traffic import value_bytes
+from onepass.forms.traffic import passes_caches, value_bytes
 from onepass.fuse.layouts import assign_layouts
 from onepass.fuse.plan import Plan
 from onepass.fuse.planner import FuseMode, make_plan
@@ -37,10 +37,10 @@ from onepass.graph.passes import (
     split_to_slices,
 )
 from onepass.graph.verify import verify as verify_graph
-from onepass.loops.ir import Kernel
+from onepass.loops.ir import Kernel, Store
 from onepass.loops.printer import print_kernel
 from onepass.loops.verify import verify as verify_kernel
-from onepass.loops.walk import scratch_of
+from onepass.loops.walk import loads, scratch_of, statements
 from onepass.ops.opdef import Array
 from onepass.runtime.arena import Lifetime, plan_arena
 from onepass.runtime.host import memory_bytes
@@ -179,7 +179,7 @@ def _place(
     context: Context, number: int, shaped: Shaped, wanted: dict[str, tuple[Packed | None, Array]]
 ) -> _Placed:
     """Builds a region's kernel and notes the constants that it reads, with how they are to be packed."""
-    built: Built = build_region(context, shaped)
+    built: Built = _streamed(context, build_region(context, shaped))
     if _checks():
         verify_kernel(built.kernel)
     text = print_kernel(built.kernel)
@@ -200,6 +200,25 @@ def _place(
     if scratch_bytes:
         args.append(f"scratch:{number}")
     return _Placed(number, replace(built.kernel, name=name), tuple(args), scratch_bytes)
+
+
+def _streamed(context: Context, built: Built) -> Built:
+    """The kernel with its large outputs marked that are better written past the caches.
+
+    A part of another value may start anywhere, off the lines of a cache.
+    """
+    machine, workers = context.machine, context.workers
+    large = {
+        buffer.name for buffer, arg in zip(built.kernel.params, built.args, strict=True)
+        if passes_caches(buffer.size_bytes, machine, workers) and context.layouts.get(arg, PLAIN).place is None
+    }  # fmt: skip
+    if not large:
+        return built
+    stores = [stmt for stmt in statements(built.kernel.body) if isinstance(stmt, Store)]
+    streamed = large & {store.buffer for store in stores}
+    streamed -= {load.buffer for store in stores for load in loads(store.value)}
+    params = tuple(replace(buffer, streamed=buffer.name in streamed) for buffer in built.kernel.params)
+    return replace(built, kernel=replace(built.kernel, params=params))
 
 
 def _checks() -> bool:

@@ -76,6 +76,19 @@ def serving_level(size_bytes: int, machine: Machine, workers: int) -> Level:
     return "l3" if size_bytes <= machine.l3_bytes // 2 else "memory"
 
 
+def passes_caches(size_bytes: int, machine: Machine, workers: int) -> bool:
+    """Whether a value of this size is better written past the caches.
+
+    A line that is written whole need not be fetched first. But then it is read back from memory, which pays
+    where the third level holds it no longer, or is itself slow: of one that is slow, the larger the value
+    the less is left (16.8 MB beside 4 MiB of second level were better cached, 25.7 MB no worse, 51 MB not).
+    """
+    if size_bytes < 8 * machine.l2_bytes * workers:
+        return False
+    far, near = (machine.bandwidth_bytes_per_s(level, workers) for level in ("memory", "l3"))
+    return serving_level(size_bytes, machine, workers) == "memory" or near < 2 * far
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """How often each stage's element is computed, and how many elements of each input are read."""

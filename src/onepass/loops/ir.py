@@ -141,12 +141,16 @@ class Cast(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A named array. `home` says where it lives: it is the planner's decision, not a comment."""
+    """A named array. `home` says where it lives: it is the planner's decision, not a comment.
+
+    `streamed`: whole vectors are written past the caches; the array is never read here.
+    """
 
     name: str
     dtype: DType
     shape: tuple[int, ...]
     home: Home = "memory"
+    streamed: bool = False
 
     @property
     def size_bytes(self) -> int:

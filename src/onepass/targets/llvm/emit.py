@@ -58,6 +58,8 @@ class _Emitter(Statements):
         scratch = scratch_of(kernel)
         self.scratch = {key: f"%s{i}" for i, key in enumerate(scratch.offsets)}
         self._top(kernel.body, kernel)
+        if self.streams:
+            self.do("fence seq_cst")  # before the next kernel reads what lies in write buffers still
         self.do("ret void")
         symbol = symbol_of(kernel)
         body = flatten(self.lines)
@@ -109,4 +111,6 @@ class _Emitter(Statements):
 
     def _footer(self) -> list[str]:
         zeros = f"@onepass.zeros = private constant [{self.zeros_bytes} x i8] zeroinitializer, align 64"
-        return [*([zeros] if self.zeros_bytes else []), *self.functions.values(), *self.declarations.values()]
+        metadata = ["!0 = !{i32 1}"] if self.streams else []
+        texts = (*self.functions.values(), *self.declarations.values())
+        return [*([zeros] if self.zeros_bytes else []), *texts, *metadata]

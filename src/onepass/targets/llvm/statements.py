@@ -19,6 +19,9 @@ from onepass.targets.llvm.interleave import in_turns, mixed_iterations
 from onepass.targets.llvm.writer import Lines, flatten, stored_type, type_of
 
 
+LEAST_STREAMED_BYTES = 32  # of a vector that is written past the caches: half a line at least
+
+
 def width_of(buffer: Buffer) -> int:
     """Lanes of the vectors of a register buffer; 0 where they are scalars."""
     return buffer.shape[-1] if buffer.shape and buffer.shape[-1] > 1 else 0
@@ -31,6 +34,7 @@ class Statements(Expressions):
         """Forgets everything; a function starts."""
         super().begin()
         self.scratch: dict[tuple[str, int], str] = {}
+        self.streams = False
         self._stored: dict[int, frozenset[str]] = {}
         self._mixed: dict[int, int] = {}
 
@@ -208,7 +212,7 @@ class Statements(Expressions):
 
     def _prefetch(self, stmt: Prefetch) -> None:
         buffer = self.buffers[stmt.buffer]
-        if buffer.home == "register":
+        if buffer.home == "register" or buffer.streamed:
             return
         self.memo = {}
         const, form = self.place(stmt, buffer)
@@ -232,7 +236,10 @@ class Statements(Expressions):
             self._write(self.pointer(root, form, const), operand, buffer, 0)
             return
         if form.lane == size and not self.varies(form):
-            self._write(self.pointer(root, form, const), self.spread(value, dtype), buffer, self.extent)
+            wide, steps = self.extent * size, (const, *(c for _, c in form.terms))
+            past = buffer.streamed and wide >= LEAST_STREAMED_BYTES and not any(step % wide for step in steps)
+            value = self.spread(value, dtype)
+            self._write(self.pointer(root, form, const), value, buffer, self.extent, wide if past else 0)
             return
         for lane in range(self.extent):
             operand = self.lane_of(value, dtype, lane)
@@ -246,11 +253,14 @@ class Statements(Expressions):
         self._write(self.pointer(self.roots[buffer.name], form, const), operand, buffer, 0)
         return operand
 
-    def _write(self, pointer: str, operand: str, buffer: Buffer, lanes: int) -> None:
+    def _write(self, pointer: str, operand: str, buffer: Buffer, lanes: int, streamed_bytes: int = 0) -> None:
+        """Stores `operand`; past the caches where `streamed_bytes`, to which it is aligned, are not 0."""
         kind = stored_type(buffer.dtype, lanes)
         if buffer.dtype.kind == "bool":
             operand = self.op(f"zext {type_of(buffer.dtype, lanes)} {operand} to {kind}")
-        self.do(f"store {kind} {operand}, ptr {pointer}, align {buffer.dtype.size_bytes}")
+        past = ", !nontemporal !0" if streamed_bytes else ""
+        self.streams |= bool(streamed_bytes)
+        self.do(f"store {kind} {operand}, ptr {pointer}, align {streamed_bytes or buffer.dtype.size_bytes}{past}")
 
     def _store_register(self, stmt: Store, buffer: Buffer) -> None:
         value = self.value(stmt.value)
