@@ -207,10 +207,10 @@ def _streamed(context: Context, built: Built) -> Built:
 
     A part of another value may start anywhere, off the lines of a cache.
     """
-    machine, workers = context.machine, context.workers
     large = {
         buffer.name for buffer, arg in zip(built.kernel.params, built.args, strict=True)
-        if passes_caches(buffer.size_bytes, machine, workers) and context.layouts.get(arg, PLAIN).place is None
+        if context.layouts.get(arg, PLAIN).place is None
+        and passes_caches(buffer.size_bytes, context.machine, context.workers)
     }  # fmt: skip
     if not large:
         return built

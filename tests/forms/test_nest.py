@@ -8,6 +8,7 @@ from onepass.core.dtypes import F16, F64, I32
 from onepass.core.tensor import TensorType
 from onepass.forms.choose import choose_schedule
 from onepass.graph.layout import Layout
+from onepass.loops.printer import print_kernel
 
 
 def normal(*shape, seed=1):
@@ -124,6 +125,26 @@ def test_convolution_within_a_network(size, channels, out, given):
                    "b": normal(out)},
     )  # fmt: skip
     check(graph, length=channels * 9, modes=("native",))
+
+
+@pytest.mark.parametrize("size", [(7, 7), (5, 3), (14, 14), (13, 11)])
+@pytest.mark.parametrize("given", [{"pads": (1, 1, 1, 1)}, {"strides": (2, 2), "pads": (0, 1, 1, 0)}])
+def test_slices_of_a_reduction_add_up_to_the_same_bits(size, given, monkeypatch):
+    """Where the weights are much for a cache all tiles pass a slice of them; their sums wait meanwhile."""
+    attrs = conv_attrs(2, (3, 3), **given)
+    graph = graph_of(
+        {"x": (1, 5, *size)}, ("conv", "x u", conv_attrs(2, (1, 1))), ("conv", "v0 w b", attrs),
+        ("relu", "v1", {}),
+        constants={"u": normal(64, 5, 1, 1), "w": normal(512, 64, 3, 3), "b": normal(512)},
+    )  # fmt: skip
+    check(graph, length=64 * 9, modes=("native",), fuse=("all",))
+    inputs = random_inputs(graph)
+    sliced, kernels = run_regions(graph, inputs, "all", 16, True)
+    assert any(" slice in range(4):" in print_kernel(kernel) for kernel in kernels)
+    monkeypatch.setattr("onepass.forms.choose._depth", lambda *_: 0)
+    whole, kernels = run_regions(graph, inputs, "all", 16, True)
+    assert not any("slice" in print_kernel(kernel) for kernel in kernels)
+    np.testing.assert_array_equal(sliced["v2"], whole["v2"])
 
 
 @pytest.mark.parametrize("width", [16, 32])

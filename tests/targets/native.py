@@ -15,6 +15,7 @@ from onepass.loops.walk import scratch_of
 from onepass.targets.llvm.compile import compile_ir, link
 from onepass.targets.llvm.description import TargetDescription, describe_host
 from onepass.targets.llvm.emit import emit, symbol_of
+from onepass.targets.llvm.statements import SHARED_LOOPS
 
 Array = NDArray[np.generic]
 
@@ -29,9 +30,13 @@ def aligned(array: Array) -> Array:
 
 
 def run_native(
-    kernel: Kernel, arrays: Mapping[str, Array], workers: int = 1, target: TargetDescription | None = None
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    workers: int = 1,
+    target: TargetDescription | None = None,
+    come: int | None = None,
 ) -> dict[str, Array]:
-    """The arrays after the kernel, run by `workers` one after another."""
+    """The arrays after the kernel, run by `workers` one after another, or by the first `come` of them."""
     verify(kernel)
     target = target or describe_host()
     symbol = symbol_of(kernel)
@@ -40,9 +45,11 @@ def run_native(
     scratch = aligned(np.zeros(workers * scratch_of(kernel).size_bytes, np.uint8))
     addresses = [*(out[buffer.name].ctypes.data for buffer in kernel.params), scratch.ctypes.data]
     pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(code.address(symbol))
-    for worker in range(workers):
-        function(pointers, worker, workers)
+    taken = np.zeros((workers, SHARED_LOOPS), np.int64)
+    kinds = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+    function = ctypes.CFUNCTYPE(None, *kinds)(code.address(symbol))
+    for worker in range(come or workers):
+        function(pointers, worker, workers, taken.ctypes.data)
     return out
 
 

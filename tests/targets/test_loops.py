@@ -12,6 +12,8 @@ from onepass.core.errors import InternalError
 from onepass.core.tolerance import compare
 from onepass.loops.build import add, binary, const, fma, idx, index, loop, mul, select
 from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Kernel, Load, LoopMode, Prefetch, Stmt, Store
+from onepass.targets.llvm.description import describe_host
+from onepass.targets.llvm.emit import emit
 
 N, L = 6, 16
 ROW, J, V = idx("i"), idx("j"), idx("v")
@@ -46,15 +48,42 @@ def r(*at: Expr | int) -> Load:
     return Load("r", tuple(index(i) if isinstance(i, int) else i for i in at), F32)
 
 
-@pytest.mark.parametrize("mode", ["serial", "unroll", "parallel"])
+@pytest.mark.parametrize("mode", ["serial", "unroll", "parallel", "shared"])
 @pytest.mark.parametrize("workers", [1, 3, 8])
 def test_modes_and_workers(mode: LoopMode, workers: int) -> None:
     check((loop("i", N, (vector(Store("y", (ROW, V), x(ROW, V))),), mode),), workers)
 
 
+@pytest.mark.parametrize("workers", [2, 5, 8])
+def test_who_is_done_takes_over_what_others_have_not_begun(workers: int) -> None:
+    """Of the workers only the first comes, who reaches the iterations of four neighbours, in each loop."""
+    shared, some = Buffer("y", F32, (40, L)), {"y": np.zeros((40, L), np.float32)}
+    one = loop("i", 40, (vector(Store("y", (ROW, V), const(1.0, F32))),), "shared")
+    two = loop("k", 20, (vector(Store("y", (idx("k"), V), const(2.0, F32))),), "shared")
+    found = run_native(Kernel("k", (shared,), (one, two)), some, workers, come=1)["y"][:, 0]
+    ones, twos = (5 * count // max(5, workers) for count in (40, 20))
+    np.testing.assert_array_equal(found, [2.0] * twos + [1.0] * (ones - twos) + [0.0] * (40 - ones))
+
+
+def test_more_shared_loops_than_are_counted_are_split() -> None:
+    copies = [(f"i{k}", Store("y", (idx(f"i{k}"), V), x(idx(f"i{k}"), V))) for k in range(20)]
+    check(tuple(loop(name, N, (vector(copy),), "shared") for name, copy in copies), 3)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_streamed_vectors_pass_the_caches_where_they_fill_lines(start: int) -> None:
+    """The same numbers; a vector that does not start on its own size is stored as ever."""
+    body = (loop("i", N, (vector(Store("y", (ROW, add(V, start)), x(ROW, V))),), "parallel"),)
+    width = Buffer("y", F32, (N, L * 2 if start == 0 else L + 1), streamed=True)
+    kernel = Kernel("k", (X, width), body)
+    arrays = {"x": ARRAYS["x"], "y": np.zeros(width.shape, np.float32)}
+    assert same(run_native(kernel, arrays, 2)["y"], run_interpreted(kernel, arrays, 2)["y"])
+    assert ("!nontemporal" in emit(kernel, describe_host())) == (start == 0)
+
+
 def test_step_and_start() -> None:
     body = (vector(Store("y", (ROW, V), x(ROW, V))),)
-    for mode in ("serial", "unroll", "parallel"):
+    for mode in ("serial", "unroll", "parallel", "shared"):
         check((For("i", const(1), const(N), body, mode, 2),), 2)  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from onepass.core.dtypes import F32, DType
+from onepass.core.dtypes import DType
 from onepass.forms.body import Body
 from onepass.forms.border import zero_border
 from onepass.forms.packing import Packed
@@ -41,6 +41,7 @@ from onepass.loops.walk import index_names, loads, statements, substitute
 from onepass.ops.opdef import Array, Axis, Combine, Compute
 
 VECTOR, TILE, ROW, SLICE = "vec", "pixel", "tile", "slice"
+SUMS = "sums"  # of all tiles, from one slice of the reduction to the next
 MIN_STEPS_TO_PREFETCH = 8  # of a reduction: one that is shorter ends before the line is there
 
 
@@ -112,7 +113,7 @@ def named_loops(order: Sequence[tuple[str, int]], body: tuple[Stmt, ...]) -> For
         position = mod(floordiv(idx("share"), total), extent)
         body = (For(name, position, add(position, 1), body),)
         total *= extent
-    return loop("share", total, body, "parallel")
+    return loop("share", total, body, "shared")
 
 
 def finish(resolver: Resolver, body: Sequence[Stmt], lanes: int) -> Built:
@@ -142,11 +143,6 @@ class _Tile:
     start: Expr
     places: int
     slices: int
-
-    @property
-    def held(self) -> Buffer:
-        """Sums of all tiles, from one slice of the reduction to the next."""
-        return Buffer("sums", F32, (self.places, self.vectors, self.lanes), "cache")
 
     def each_vector(self, *body: Stmt) -> For:
         """`body` for each vector of a place, by lanes."""
@@ -253,8 +249,9 @@ class NestBuilder:
         if schedule.whole:
             inner = [loop(*order.pop(), tuple(inner))]
         if slices > 1:
-            held = Buffer("sums", F32, (places, vectors, lanes), "cache")
-            inner = [Alloc(held, (loop(SLICE, slices, tuple(inner)),))]
+            assert self.root is not None, "only reductions are sliced"
+            sums = Buffer(SUMS, self.root.dtype, (places, vectors, lanes), "cache")
+            inner = [Alloc(sums, (loop(SLICE, slices, tuple(inner)),))]
         return self.around(order, tuple(inner))
 
     def _slices(self) -> int:
@@ -285,8 +282,8 @@ class NestBuilder:
         if tile.slices == 1:
             return (Alloc(accumulators, (*fetch, *begin, *sums, outputs)),)
         where = (add(tile.start, idx(TILE)), idx(VECTOR), idx(LANE))
-        resume = Store("acc", element.indices, Load(tile.held.name, where, root.dtype))
-        keep = Store(tile.held.name, where, element)
+        resume = Store("acc", element.indices, Load(SUMS, where, root.dtype))
+        keep = Store(SUMS, where, element)
         last = binary("eq", idx(SLICE), const(tile.slices - 1))
         more = binary("lt", idx(SLICE), const(tile.slices - 1))
         begin = (*begin, If(binary("lt", const(0), idx(SLICE)), (tile.each_place(tile.each_vector(resume)),)))
@@ -337,8 +334,8 @@ class NestBuilder:
         """Asks for this tile's share of the lines that the next step along `axis` will read.
 
         All tiles within one step read the same. Of weights each asks for a run of lines one after another,
-        which the processor's own prefetching then continues. Of the input, where a line holds all steps of the
-        innermost loop (of channels), each asks for those at its place.
+        as its pages and those of memory lie. Of the input, where a line holds all steps of the innermost loop
+        (of channels), each asks for those at its place.
         """
         name, turns = SLICE if tile.slices > 1 else f"i{axis}", 1
         turn: Expr = const(0)
@@ -346,7 +343,8 @@ class NestBuilder:
             turn, turns = add(mul(turn, extent), idx(other)), turns * extent
         *around, inner = loops
         weights, step, steps = axis == self.schedule.vector, idx(inner.name), inner.stop
-        line, lines, part, chunk, chunks = TILE, tile.pixels, 1, const(0), 1
+        line, lines, part, chunks = TILE, tile.pixels, 1, 1
+        chunk: Expr = const(0)
         moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0), LANE: const(0)}
         if weights:
             turn, turns = add(mul(turn, tile.places), tile.start), turns * tile.places

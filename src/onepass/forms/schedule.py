@@ -20,6 +20,7 @@ class Schedule:
     before it as one, in whole rows. `ahead`: an axis of `order`; what its next step reads is fetched early.
     `whole`: each worker takes whole rows along the last axis of `order`, one vector after another.
     `phases`: axes and divisors of their extents; places that far apart are computed side by side.
+    `depth`: chunks of the reduction that all tiles pass before the next ones, their sums set aside; 0: all.
     """
 
     vector: int

@@ -71,7 +71,7 @@ class _Worker:
 
     def loop(self, loop: ir.For) -> None:
         iterations = range(int(self.value(loop.start)), int(self.value(loop.stop)), loop.step)
-        if loop.mode == "parallel":
+        if loop.mode in ir.PARALLEL:
             count = len(iterations)
             first, end = (count * worker // self.workers for worker in (self.worker, self.worker + 1))
             iterations = iterations[first:end]

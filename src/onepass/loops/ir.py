@@ -11,7 +11,8 @@ Meaning, where it is not obvious:
 
 * An index expression is an int64 `Expr`. Buffers are row-major and densely packed.
 * `For.mode`: `serial`; `parallel` (outermost only; iterations are independent and are split among
-  the workers in contiguous ranges; loops that follow one another meet no barrier); `unroll`
+  the workers in contiguous ranges; loops that follow one another meet no barrier); `shared` (the
+  same, and a worker that is done takes over iterations that another one has not begun); `unroll`
   (static bounds; expanded); `vector` (static bounds, start 0, innermost; the body holds only
   stores, all lanes run at once as one vector of `stop` elements; iterations are independent).
 * `Buffer.home`: `memory` (a parameter), `cache` (scratch of one worker, allocated by `Alloc`),
@@ -36,7 +37,8 @@ from onepass.core.dtypes import I64, DType
 
 Scalar = float | int | bool
 Home = Literal["register", "cache", "memory"]
-LoopMode = Literal["serial", "parallel", "unroll", "vector"]
+LoopMode = Literal["serial", "parallel", "shared", "unroll", "vector"]
+PARALLEL: frozenset[LoopMode] = frozenset({"parallel", "shared"})
 UnaryOp = Literal[
     "neg", "abs", "sqrt", "floor", "ceil", "round", "trunc", "not", "is_nan", "is_inf", "sign",
     "exp", "log", "tanh", "erf", "sigmoid", "sin", "cos", "tan", "asin", "acos", "atan",

@@ -32,7 +32,8 @@ def print_kernel(kernel: ir.Kernel) -> str:
 
 
 def _buffer(buffer: ir.Buffer) -> str:
-    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}] {buffer.home}{' streamed' * buffer.streamed}"
+    home = buffer.home + " streamed" * buffer.streamed
+    return f"{buffer.name}: {buffer.dtype}[{', '.join(map(str, buffer.shape))}] {home}"
 
 
 def _block(body: tuple[ir.Stmt, ...], depth: int) -> list[str]:

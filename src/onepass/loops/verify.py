@@ -99,9 +99,9 @@ def _verify_for(loop: ir.For, scope: _Scope) -> None:
             scope.fail(f"bound {print_expr(bound)} of loop '{name}' is not an int64")
     inner = replace(scope, loops=scope.loops | {name})
     match loop.mode:
-        case "parallel":
+        case "parallel" | "shared":
             if scope.loops:
-                scope.fail(f"parallel loop '{name}' is not outermost")
+                scope.fail(f"{loop.mode} loop '{name}' is not outermost")
         case "unroll":
             if not all(_is_static(bound, scope.unrolled) for bound in (loop.start, loop.stop)):
                 scope.fail(f"unroll loop '{name}' has bounds that are not static")

@@ -23,10 +23,13 @@ import numpy.typing as npt
 from onepass.runtime.memory import aligned_empty
 from onepass.targets.llvm.compile import compile_ir, link
 from onepass.targets.llvm.description import TargetDescription, describe_host
+from onepass.targets.llvm.statements import SHARED_LOOPS
 
 # Bytes in the block: what is written in every barrier on lines of its own. Arrivals are counted at 0.
-_AT = {"generation": 64, "sleepers": 128, "job": 192, "workers": 224, "cpu": 232, "mutex": 256, "wake": 320}
-_BLOCK_WORDS = 48
+_AT = {
+    "generation": 64, "sleepers": 128, "job": 192, "workers": 224, "cpu": 232, "mutex": 256, "wake": 320,
+    "counts": 384,
+}  # fmt: skip
 _SPINS, _YIELDS = 300, 100
 """About 10 and 100 µs. A barrier that takes longer is worth the 50 µs that waking up takes."""
 _CLOCK_MONOTONIC = 6 if sys.platform == "darwin" else 1
@@ -105,11 +108,11 @@ post:
   store {ptr, i64, ptr, i64} %job, ptr %job_at
   %cpu = call i32 @sched_getcpu()
   store i32 %cpu, ptr %cpu_at
-  call void @barrier(ptr %pool)
+  call void @barrier(ptr %pool, ptr null)
   %ignored = call i1 @run(ptr %pool, i64 0)
   br label %exit
 meet:
-  call void @barrier(ptr %pool)
+  call void @barrier(ptr %pool, ptr null)
   %callers = load i32, ptr %cpu_at
   call void @leave(i32 %callers)
   %stop = call i1 @run(ptr %pool, i64 %worker)
@@ -118,7 +121,8 @@ exit:
   ret void
 }
 
-; The launches with a barrier after each; worker 0 notes the time before, between and after them.
+; The launches with a barrier after each. Worker 0 notes the time before the first; the last worker to be done
+; with a launch, whoever it is, notes its end.
 define internal i1 @run(ptr %pool, i64 %worker) {
 entry:
   %job_at = getelementptr i8, ptr %pool, i64 $job
@@ -134,15 +138,12 @@ entry:
   %timed = and i1 %wanted, %first
   %own = call i64 @mode()
   call void @set_mode(i64 %mode)
+  br i1 %timed, label %stamp, label %next
+stamp:
+  %ignored = call i32 @clock_gettime(i32 $clock, ptr %times)
   br label %next
 next:
-  %i = phi i64 [0, %entry], [%after, %launch]
-  br i1 %timed, label %stamp, label %test
-stamp:
-  %time_at = getelementptr {i64, i64}, ptr %times, i64 %i
-  %ignored = call i32 @clock_gettime(i32 $clock, ptr %time_at)
-  br label %test
-test:
+  %i = phi i64 [0, %entry], [0, %stamp], [%after, %launch]
   %more = icmp slt i64 %i, %count
   br i1 %more, label %launch, label %exit
 launch:
@@ -150,17 +151,41 @@ launch:
   %call = load {ptr, ptr}, ptr %launch_at
   %function = extractvalue {ptr, ptr} %call, 0
   %args = extractvalue {ptr, ptr} %call, 1
-  call void %function(ptr %args, i64 %worker, i64 %workers)
-  call void @barrier(ptr %pool)
+  ; Two sets of counts take turns: nobody looks at the other one, that of the launch before, any more.
+  %turn = and i64 %i, 1
+  %other = xor i64 %turn, 1
+  %taken = call ptr @counts(ptr %pool, i64 %turn, i64 0, i64 %workers)
+  call void @clear(ptr %pool, i64 %other, i64 %worker, i64 %workers)
+  call void %function(ptr %args, i64 %worker, i64 %workers, ptr %taken)
   %after = add i64 %i, 1
+  %end_at = getelementptr {i64, i64}, ptr %times, i64 %after
+  %time_at = select i1 %wanted, ptr %end_at, ptr null
+  call void @barrier(ptr %pool, ptr %time_at)
   br label %next
 exit:
+  call void @clear(ptr %pool, i64 0, i64 %worker, i64 %workers)
+  call void @clear(ptr %pool, i64 1, i64 %worker, i64 %workers)
   call void @set_mode(i64 %own)
   %stop = icmp slt i64 %count, 0
   ret i1 %stop
 }
 
-define internal void @barrier(ptr %pool) {
+; What each worker's iterations of each loop are counted in, as kernels take them: of a set, from a worker on.
+define internal ptr @counts(ptr %pool, i64 %set, i64 %worker, i64 %workers) {
+  %sets = mul i64 %set, %workers
+  %at = add i64 %sets, %worker
+  %all = getelementptr i8, ptr %pool, i64 $counts
+  %found = getelementptr [$loops x i64], ptr %all, i64 %at
+  ret ptr %found
+}
+
+define internal void @clear(ptr %pool, i64 %set, i64 %worker, i64 %workers) {
+  %own = call ptr @counts(ptr %pool, i64 %set, i64 %worker, i64 %workers)
+  store [$loops x i64] zeroinitializer, ptr %own
+  ret void
+}
+
+define internal void @barrier(ptr %pool, ptr %time_at) {
 entry:
   %generation_at = getelementptr i8, ptr %pool, i64 $generation
   %sleepers_at = getelementptr i8, ptr %pool, i64 $sleepers
@@ -172,7 +197,13 @@ entry:
   %workers = load atomic i64, ptr %workers_at monotonic, align 8
   %here = add i64 %before, 1
   %last = icmp eq i64 %here, %workers
-  br i1 %last, label %release, label %look
+  br i1 %last, label %full, label %look
+full:
+  %wanted = icmp ne ptr %time_at, null
+  br i1 %wanted, label %stamp, label %release
+stamp:
+  %ignored = call i32 @clock_gettime(i32 $clock, ptr %time_at)
+  br label %release
 release:
   store atomic i64 0, ptr %pool monotonic, align 8
   %new = add i64 %old, 1
@@ -276,7 +307,7 @@ def entry_text(target: TargetDescription) -> tuple[tuple[int, int], str]:
     pause = _PAUSES.get(processor)
     modes, mode = _MODES.get(processor, ((0, 0), _NO_MODE))
     numbers = {
-        **_AT, "spins": _SPINS, "tries": _SPINS + _YIELDS, "clock": _CLOCK_MONOTONIC,
+        **_AT, "loops": SHARED_LOOPS, "spins": _SPINS, "tries": _SPINS + _YIELDS, "clock": _CLOCK_MONOTONIC,
         "pause": f"call void {pause}" if pause else "fence acquire",
     }  # fmt: skip
     declared = "declare void " + pause.replace("i32 15", "i32") if pause else ""
@@ -294,7 +325,8 @@ class Block:
     """The memory that the workers of a pool share, at `address`."""
 
     def __init__(self, workers: int) -> None:
-        self._words: npt.NDArray[np.int64] = aligned_empty((_BLOCK_WORDS,), np.dtype(np.int64))
+        words = _AT["counts"] // 8 + 2 * workers * SHARED_LOOPS
+        self._words: npt.NDArray[np.int64] = aligned_empty((words,), np.dtype(np.int64))
         self._words.fill(0)
         self.address = self._words.ctypes.data
         self.expect(workers)

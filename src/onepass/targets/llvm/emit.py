@@ -13,7 +13,7 @@ import math
 import re
 
 from onepass.core.dtypes import BOOL
-from onepass.loops.ir import Alloc, Const, For, If, Kernel, Stmt, Store
+from onepass.loops.ir import PARALLEL, Alloc, Const, For, If, Kernel, Stmt, Store
 from onepass.loops.walk import Scratch, scratch_of, statements
 from onepass.targets.llvm.compile import CONSTANTS_STAY
 from onepass.targets.llvm.description import TargetDescription
@@ -71,7 +71,7 @@ class _Emitter(Statements):
         params = {buffer.name for buffer in kernel.params}
         for stmt in body:
             inner = tuple(statements((stmt,)))
-            if any(isinstance(s, For) and s.mode == "parallel" for s in inner):
+            if any(isinstance(s, For) and s.mode in PARALLEL for s in inner):
                 if isinstance(stmt, Alloc):
                     self.define(stmt.buffer)
                     self._top(stmt.body, kernel)
@@ -89,7 +89,8 @@ class _Emitter(Statements):
             f"ptr noalias align 16{'' if buffer.name in self.written else ' readonly'} %p{i}, "
             for i, buffer in enumerate(kernel.params)
         )
-        out = [f"define void @{symbol}(ptr noalias readonly %args, i64 %worker, i64 %workers) nounwind {{"]
+        given = "ptr noalias readonly %args, i64 %worker, i64 %workers, ptr %taken"
+        out = [f"define void @{symbol}({given}) nounwind {{"]
         for i in range(len(kernel.params)):
             out.append(f"  %a{i} = getelementptr i8, ptr %args, i64 {8 * i}")
             out.append(f"  %p{i} = load ptr, ptr %a{i}, align 8")
@@ -102,10 +103,11 @@ class _Emitter(Statements):
             out.append(f"  {name} = getelementptr i8, ptr %scratch, i64 {offset}")
             arguments += f"ptr {name}, "
             pointers += f"ptr noalias align 64 {name}, "
-        out.append(f"  tail call void @{symbol}.body({arguments}i64 %worker, i64 %workers)")
+        out.append(f"  tail call void @{symbol}.body({arguments}i64 %worker, i64 %workers, ptr %taken)")
         out += ["  ret void", "}"]
         out.append(
-            f"define internal void @{symbol}.body({pointers}i64 %worker, i64 %workers) noinline nounwind {{"
+            f"define internal void @{symbol}.body({pointers}i64 %worker, i64 %workers, ptr %taken) "
+            "noinline nounwind {"
         )
         return [*out, "entry:"]
 

@@ -9,17 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from onepass.core.dtypes import I64
 from onepass.core.errors import InternalError
 from onepass.loops.affine import range_of
-from onepass.loops.ir import Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
+from onepass.loops.ir import PARALLEL, Alloc, Buffer, Expr, For, If, Prefetch, Stmt, Store
 from onepass.loops.walk import statements
 from onepass.targets.llvm.address import Scope
 from onepass.targets.llvm.expressions import Expressions
 from onepass.targets.llvm.interleave import in_turns, mixed_iterations
 from onepass.targets.llvm.writer import Lines, flatten, stored_type, type_of
 
-
 LEAST_STREAMED_BYTES = 32  # of a vector that is written past the caches: half a line at least
+SHARED_LOOPS = 16  # of a kernel, of which a count is kept; any more are split evenly
+PORTIONS = 16  # of a worker's iterations, each taken at once
+VICTIMS = 4  # neighbours whose iterations a worker takes over: looking costs a miss each
+Bounds = tuple[int, int]
 
 
 def width_of(buffer: Buffer) -> int:
@@ -34,7 +38,7 @@ class Statements(Expressions):
         """Forgets everything; a function starts."""
         super().begin()
         self.scratch: dict[tuple[str, int], str] = {}
-        self.streams = False
+        self.streams, self.shared_loops = False, 0
         self._stored: dict[int, frozenset[str]] = {}
         self._mixed: dict[int, int] = {}
 
@@ -78,7 +82,7 @@ class Statements(Expressions):
         if trips == 0:
             return
         low, high = range_of(stmt.start, self.ranges)[0], range_of(stmt.stop, self.ranges)[1] - 1
-        if stmt.mode == "unroll" or (trips == 1 and stmt.mode != "parallel"):
+        if stmt.mode == "unroll" or (trips == 1 and stmt.mode not in PARALLEL):
             self._unroll(stmt, int(start), int(stop))
         elif stmt.mode == "vector":
             before = self.enter("vector", stmt.index, (0, int(stop) - 1))
@@ -86,8 +90,10 @@ class Statements(Expressions):
             self.statements(stmt.body)
             self.vector = None
             self.leave(before)
-        elif stmt.mode == "parallel":
-            self._parallel(stmt, int(start), len(range(int(start), int(stop), stmt.step)), (low, high))
+        elif stmt.mode in PARALLEL:
+            iterations = range(int(start), int(stop), stmt.step)
+            shared = stmt.mode == "shared" and self.shared_loops < SHARED_LOOPS
+            (self._shared if shared else self._parallel)(stmt, iterations, (low, high))
         else:
             self._serial(stmt, start, stop, trips is not None, (low, high))
 
@@ -110,14 +116,61 @@ class Statements(Expressions):
         del self.consts[stmt.index]
         self.leave(before)
 
-    def _parallel(self, stmt: For, start: int, trips: int, bounds: tuple[int, int]) -> None:
-        """This worker's contiguous share of the iterations."""
+    def _part(self, worker: str, iterations: range) -> tuple[str, str]:
+        """The first of the iterations of a worker, counted from 0, and the first after them."""
+        following = self.op(f"add i64 {worker}, 1")
+        first, end = (self.op(f"mul i64 {edge}, {len(iterations)}") for edge in (worker, following))
+        return self.op(f"udiv i64 {first}, %workers"), self.op(f"udiv i64 {end}, %workers")
+
+    def _run(
+        self, stmt: For, iterations: range, part: tuple[str, str], certain: bool, bounds: Bounds
+    ) -> None:
+        """The iterations of `part`."""
         edges = []
-        for worker in ("%worker", self.op("add i64 %worker, 1")):
-            share = self.op(f"udiv i64 {self.op(f'mul i64 {worker}, {trips}')}, %workers")
-            share = self.op(f"mul i64 {share}, {stmt.step}") if stmt.step > 1 else share
-            edges.append(self.op(f"add i64 {share}, {start}") if start else share)
-        self._serial(stmt, edges[0], edges[1], False, bounds)
+        for edge in part:
+            edge = self.op(f"mul i64 {edge}, {stmt.step}") if stmt.step > 1 else edge
+            edges.append(self.op(f"add i64 {edge}, {iterations.start}") if iterations.start else edge)
+        self._serial(stmt, edges[0], edges[1], certain, bounds)
+
+    def _parallel(self, stmt: For, iterations: range, bounds: Bounds) -> None:
+        """This worker's contiguous part of the iterations."""
+        self._run(stmt, iterations, self._part("%worker", iterations), False, bounds)
+
+    def _shared(self, stmt: For, iterations: range, bounds: Bounds) -> None:
+        """This worker's part, a few at a time, then what its neighbours have not begun of theirs.
+
+        `%taken` counts, for each worker and each loop, the iterations of its part that are taken.
+        """
+        number, self.shared_loops = self.shared_loops, self.shared_loops + 1
+        known, self.known = self.known, dict(self.known)
+        owner, take, some, done, leave = (self.label() for _ in range(5))
+        reach = self.intrinsic("umin", I64, 0, "%workers", str(1 + VICTIMS))
+        entry, following = self.block, self.name()
+        self.do(f"br label %{owner}")
+        self.start(owner)
+        away = self.fresh(f"phi i64 [0, %{entry}], [{following}, %{done}]")
+        turn = self.fresh(f"add i64 %worker, {away}")
+        past = self.fresh(f"icmp uge i64 {turn}, %workers")
+        worker = self.fresh(f"select i1 {past}, i64 {self.fresh(f'sub i64 {turn}, %workers')}, i64 {turn}")
+        first, end = self._part(worker, iterations)
+        few = self.fresh(f"lshr i64 {self.fresh(f'sub i64 {end}, {first}')}, {PORTIONS.bit_length() - 1}")
+        few = self.intrinsic("umax", I64, 0, few, "1")
+        place = self.fresh(f"getelementptr [{SHARED_LOOPS} x i64], ptr %taken, i64 {worker}, i64 {number}")
+        self.do(f"br label %{take}")
+        self.start(take)
+        before = self.fresh(f"atomicrmw add ptr {place}, i64 {few} monotonic")
+        start = self.fresh(f"add i64 {first}, {before}")
+        left = self.fresh(f"icmp ult i64 {start}, {end}")
+        self.do(f"br i1 {left}, label %{some}, label %{done}")
+        self.start(some)
+        stop = self.intrinsic("umin", I64, 0, self.fresh(f"add i64 {start}, {few}"), end)
+        self._run(stmt, iterations, (start, stop), True, bounds)
+        self.do(f"br label %{take}")
+        self.start(done)
+        self.do(f"{following} = add i64 {away}, 1")
+        self.do(f"br i1 {self.fresh(f'icmp ult i64 {following}, {reach}')}, label %{owner}, label %{leave}")
+        self.start(leave)
+        self.known = known
 
     def _serial(self, stmt: For, start: str, stop: str, certain: bool, bounds: tuple[int, int]) -> None:
         """A loop with its test at the end; `certain`: it runs at least once."""
@@ -238,8 +291,8 @@ class Statements(Expressions):
         if form.lane == size and not self.varies(form):
             wide, steps = self.extent * size, (const, *(c for _, c in form.terms))
             past = buffer.streamed and wide >= LEAST_STREAMED_BYTES and not any(step % wide for step in steps)
-            value = self.spread(value, dtype)
-            self._write(self.pointer(root, form, const), value, buffer, self.extent, wide if past else 0)
+            whole, place = self.spread(value, dtype), self.pointer(root, form, const)
+            self._write(place, whole, buffer, self.extent, wide if past else 0)
             return
         for lane in range(self.extent):
             operand = self.lane_of(value, dtype, lane)
@@ -258,9 +311,10 @@ class Statements(Expressions):
         kind = stored_type(buffer.dtype, lanes)
         if buffer.dtype.kind == "bool":
             operand = self.op(f"zext {type_of(buffer.dtype, lanes)} {operand} to {kind}")
-        past = ", !nontemporal !0" if streamed_bytes else ""
         self.streams |= bool(streamed_bytes)
-        self.do(f"store {kind} {operand}, ptr {pointer}, align {streamed_bytes or buffer.dtype.size_bytes}{past}")
+        past = ", !nontemporal !0" if streamed_bytes else ""
+        align = streamed_bytes or buffer.dtype.size_bytes
+        self.do(f"store {kind} {operand}, ptr {pointer}, align {align}{past}")
 
     def _store_register(self, stmt: Store, buffer: Buffer) -> None:
         value = self.value(stmt.value)
