@@ -127,8 +127,10 @@ def test_convolution_within_a_network(size, channels, out, given):
     check(graph, length=channels * 9, modes=("native",))
 
 
-@pytest.mark.parametrize("size", [(7, 7), (5, 3), (14, 14), (13, 11)])
-@pytest.mark.parametrize("given", [{"pads": (1, 1, 1, 1)}, {"strides": (2, 2), "pads": (0, 1, 1, 0)}])
+@pytest.mark.parametrize(("size", "given"), [
+    ((7, 7), {"pads": (1, 1, 1, 1)}), ((5, 3), {"pads": (1, 1, 1, 1)}), ((14, 14), {"pads": (0, 2, 2, 0)}),
+    ((11, 13), {"pads": (1, 1, 1, 1)}), ((14, 14), {"strides": (2, 2), "pads": (0, 1, 1, 0)}), ((9, 7), {"dilations": (2, 2)}),
+])  # fmt: skip
 def test_slices_of_a_reduction_add_up_to_the_same_bits(size, given, monkeypatch):
     """Where the weights are much for a cache all tiles pass a slice of them; their sums wait meanwhile."""
     attrs = conv_attrs(2, (3, 3), **given)
