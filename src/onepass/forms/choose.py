@@ -213,7 +213,6 @@ class _Streams:
     image_bytes: int
     weight_bytes: int
     fresh: bool
-    images: int
     l2_bytes: int
 
     @classmethod
@@ -224,7 +223,7 @@ class _Streams:
         image = max((graph.types[name].size_bytes for name in read), default=0) // max(1, images)
         weights = sum(graph.types[name].size_bytes for name in body.inputs if name in graph.constants)
         fresh = graph.constant_bytes > machine.l2_bytes
-        return cls(image, weights, fresh, images, machine.l2_bytes)
+        return cls(image, weights, fresh, machine.l2_bytes)
 
     @property
     def weights_stay(self) -> bool:
@@ -235,8 +234,7 @@ class _Streams:
     def holds_weights(self) -> bool:
         """Whether some weights at a time are kept, and the whole image passes them."""
         small = self.image_bytes <= self.l2_bytes // 2
-        worth = self.fresh and self.weight_bytes >= self.l2_bytes // 8
-        return small and worth and (self.images == 1 or not self.weights_stay)
+        return small and self.fresh and self.weight_bytes >= self.l2_bytes // 8
 
 
 def _ordered(
