@@ -98,11 +98,12 @@ def _tiles(
             streamed, most, math.prod(taps), unit, near,
         )  # fmt: skip
 
-    short = vector == 1 and tile == len(shape) - 1 > 2 and shape[-1] <= MAX_PIXELS
-    if streamed and short and not one_row:
-        vectors, pixels = best(shape[-2] * shape[-1], shape[-1])
-        groups = math.prod(shape[:-2]) // (lanes * vectors)
-        several = pixels > shape[-1] or _depth(root, lanes * vectors, near, machine)
+    image = vector == 1 and tile == len(shape) - 1 > 2  # else a matrix whose rows have two axes
+    if streamed and tile and not one_row and (image or vector == len(shape) - 1 == tile + 1 > 2):
+        width = shape[tile]
+        vectors, pixels = best(shape[tile - 1] * width, width) if width <= MAX_PIXELS else (1, 0)
+        groups = math.prod(shape) // (shape[tile - 1] * width * lanes * vectors)
+        several = pixels > width or (pixels and _depth(root, lanes * vectors, near, machine))
         if several and groups and -(-groups // machine.cores) * machine.cores <= 1.1 * groups:
             return vectors, pixels, True
     return *best(shape[tile] if tile is not None else 1, 1), False
@@ -269,7 +270,8 @@ def _ordered(
     rows = [axis for axis in plain if axis not in images and shape[axis] > 1]
     if schedule.flat:
         images, rows = [], images
-        depth = _depth(root, schedule.lanes * schedule.vectors, streams.holds_weights, machine)
+    if schedule.flat or (not rows and tile is not None and shape[tile] > schedule.tile_size):
+        depth = _depth(root, schedule.lanes * schedule.vectors, streams.fresh, machine)
         schedule = replace(schedule, depth=depth)
         ahead = vector if depth else ahead
     if len(rows) != 1:
