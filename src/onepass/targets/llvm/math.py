@@ -21,6 +21,7 @@ _EXP = (
     1.0, 1.0, 0.4999999403953552, 0.1666652113199234, 0.041668254882097244, 0.008368662558495998,
     0.0013821468455716968,
 )  # fmt: skip
+_EXP_ZERO = -103.972084045410  # exp of it and of less rounds to 0: it is below 2**-150, half the least number
 _ROUND = 1.5 * 2.0**23  # a sum with it has no fraction bits: the unit in the last place is 1 there
 # log(1 + f) = f - f^2/2 + f^3 P(f) for 1/sqrt(2) <= 1 + f <= sqrt(2); relative error 5.8e-9
 _LOG = (
@@ -96,12 +97,18 @@ class Math(Writer):
         return self._bounded_exp(self._clamp(x, -104.0, 89.0, n), n)
 
     def _bounded_exp(self, x: str, n: int) -> str:
-        """exp of an argument within [-104, 89], or NaN."""
+        """exp of an argument within [-104, 89], or NaN.
+
+        What rounds to 0 is a product with 0: an underflow would take the processor a hundred times as long,
+        and a masked softmax is full of them.
+        """
         shifted = self._mad(x, constant(_LOG2_E, F32, n), constant(_ROUND, F32, n), n)
         whole = self._do("fsub", shifted, constant(_ROUND, F32, n), n)
         r = self._mad(whole, constant(-_LN2_FMA[0], F32, n), x, n)
         r = self._mad(whole, constant(-_LN2_FMA[1], F32, n), r, n)
-        return self._scale(self._polynomial(r, _EXP, n), whole, n)
+        some = self._do("fcmp ugt", x, constant(_EXP_ZERO, F32, n), n)
+        mantissa = self.select(some, self._polynomial(r, _EXP, n), constant(0.0, F32, n), F32, n)
+        return self._scale(mantissa, whole, n)
 
     def _scale(self, x: str, power: str, n: int) -> str:
         """`x * 2**power` for an integral float in [-151, 129]; subnormal results included."""
