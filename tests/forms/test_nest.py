@@ -129,7 +129,8 @@ def test_convolution_within_a_network(size, channels, out, given):
 
 @pytest.mark.parametrize(("size", "given"), [
     ((7, 7), {"pads": (1, 1, 1, 1)}), ((5, 3), {"pads": (1, 1, 1, 1)}), ((14, 14), {"pads": (0, 2, 2, 0)}),
-    ((11, 13), {"pads": (1, 1, 1, 1)}), ((14, 14), {"strides": (2, 2), "pads": (0, 1, 1, 0)}), ((9, 7), {"dilations": (2, 2)}),
+    ((11, 13), {"pads": (1, 1, 1, 1)}), ((14, 14), {"strides": (2, 2), "pads": (0, 1, 1, 0)}),
+    ((9, 7), {"dilations": (2, 2)}),
 ])  # fmt: skip
 def test_slices_of_a_reduction_add_up_to_the_same_bits(size, given, monkeypatch):
     """Where the weights are much for a cache all tiles pass a slice of them; their sums wait meanwhile."""
@@ -147,6 +148,16 @@ def test_slices_of_a_reduction_add_up_to_the_same_bits(size, given, monkeypatch)
     whole, kernels = run_regions(graph, inputs, "all", 16, True)
     assert not any("slice" in print_kernel(kernel) for kernel in kernels)
     np.testing.assert_array_equal(sliced["v2"], whole["v2"])
+
+
+@pytest.mark.parametrize("rows", [(40,), (7, 7), (3, 5), (2, 3, 5)])
+def test_slices_of_a_matrix_product(rows):
+    """Rows of one axis, or of two short ones that share a tile."""
+    constants = {"w": normal(1008, 384) / 32, "b": normal(384)}
+    graph = graph_of({"x": (*rows, 1008)}, ("matmul", "x w", {}), ("add", "v0 b", {}), constants=constants)
+    check(graph, length=1008, modes=("native",), fuse=("all",))
+    _, kernels = run_regions(graph, random_inputs(graph), "all", 16, True)
+    assert any(" slice in range(" in print_kernel(kernel) for kernel in kernels)
 
 
 @pytest.mark.parametrize("width", [16, 32])

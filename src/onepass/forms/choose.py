@@ -99,7 +99,7 @@ def _tiles(
         )  # fmt: skip
 
     image = vector == 1 and tile == len(shape) - 1 > 2  # else a matrix whose rows have two axes
-    if streamed and tile and not one_row and (image or vector == len(shape) - 1 == tile + 1 > 2):
+    if streamed and tile and not one_row and (image or vector == len(shape) - 1 == tile + 1):
         width = shape[tile]
         vectors, pixels = best(shape[tile - 1] * width, width) if width <= MAX_PIXELS else (1, 0)
         groups = math.prod(shape) // (shape[tile - 1] * width * lanes * vectors)

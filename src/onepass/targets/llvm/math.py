@@ -178,7 +178,7 @@ class Math(Writer):
         return self.intrinsic("copysign", F32, n, self.select(beyond, large, small, F32, n), x)
 
     def _sigmoid(self, x: str, n: int) -> str:
-        # e / (e + 1) keeps the tiny results that 1 / (1 + exp(-x)) loses to overflow; exp(87) is below 2**126.
+        # e / (e + 1) keeps the tiny results that 1 / (1 + exp(-x)) loses to overflow; exp(87) < 2**126.
         power = self._bounded_exp(self._clamp(x, -104.0, 87.0, n), n)
         return self._quotient(power, self._do("fadd", power, constant(1.0, F32, n), n), n)
 
