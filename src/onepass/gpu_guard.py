@@ -8,7 +8,7 @@ own kernels do better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -72,10 +72,17 @@ class _Search:
 
 
 class Guard:
-    """Compiles the kernels of a plan for the GPU `target`; compiled code is kept in `directory`."""
+    """Compiles the kernels of a plan for the GPU `target`; compiled code is kept in `directory`.
 
-    def __init__(self, context: Context, shaper: GpuShaper, target: str, directory: Path | None) -> None:
+    `step` is told what is compiled next.
+    """
+
+    def __init__(
+        self, context: Context, shaper: GpuShaper, target: str, directory: Path | None,
+        step: Callable[[str], None] = lambda step: None,
+    ) -> None:  # fmt: skip
         self.context, self.shaper, self.target, self.directory = context, shaper, target, directory
+        self.step = step
         self.cuts: list[Cut] = []
 
     def kernels(self, planned: Planned) -> tuple[GpuKernel, ...]:
@@ -91,6 +98,7 @@ class Guard:
         ]
         waiting = [search for search in searches if self._build_next(search)]
         while waiting:
+            self.step(f"compiling {len(waiting)} kernel{'s'[: len(waiting) - 1]} for {self.target}")
             kernels = self._compile([search.built for search in waiting if search.built])
             refused = [
                 search for search, compiled in zip(waiting, kernels, strict=True)
@@ -217,7 +225,7 @@ def _what(search: _Search, guess: Candidate) -> str:
 
 
 def told(plan: Plan, kernels: Iterable[GpuKernel]) -> Plan:
-    """`plan` with what was compiled in its ledger.
+    """`plan` with what was compiled in its ledger, and each region as it is predicted in its kernel's tiles.
 
     An edge within a kernel gets that kernel's steps; one that was cut those before and after; others the
     steps of kernels at their ends for which some tile was refused.
@@ -234,4 +242,8 @@ def told(plan: Plan, kernels: Iterable[GpuKernel]) -> Plan:
             for step in kernel.steps
         )
         decisions.append(replace(decision, fits=fits))
-    return replace(plan, decisions=tuple(decisions))
+    estimates = {kernel.region: kernel.estimate for kernel in kernels}
+    regions = (
+        replace(region, estimate=estimates.get(region.id, region.estimate)) for region in plan.regions
+    )
+    return replace(plan, regions=tuple(regions), decisions=tuple(decisions))

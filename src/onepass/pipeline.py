@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections import ChainMap, Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -83,13 +83,16 @@ class Compiled:
         return tuple(f"{why} ({count} kernels)" if count > 1 else why for why, count in counts.items())
 
 
+Wanted = dict[str, tuple[Packed | None, Array]]
+"""Constants that kernels read, by label, with how they are to be packed."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A region's kernel under its final name, and the buffers behind its parameters."""
+    """A region's kernel under its final name, and its call."""
 
-    region: int
+    launch: Launch
     kernel: Kernel
-    args: tuple[str, ...]
     scratch_bytes: int
 
 
@@ -121,21 +124,23 @@ def compile_graph(
     planned = make_plan(context, mode)
     graph = planned.plan.graph  # with copies of the producers that are cheaper to compute again
     context = replace(context, graph=graph, layouts=planned.plan.layouts)
-    wanted: dict[str, tuple[Packed | None, Array]] = {}
+    wanted: Wanted = {}
     placed = [
         _place(context, number, shaped, wanted)
         for number, shaped in enumerate(planned.shaped)
         if shaped is not None and graph.types[shaped.outputs[0]].size > 0
     ]
     kernels = {item.kernel.name: item.kernel for item in placed}
-    slots, arena_bytes = _allocate(context, planned.plan, placed, wanted, keep)
+    launches = [item.launch for item in placed]
+    scratch = {item.launch.args[-1]: item.scratch_bytes for item in placed if item.scratch_bytes}
+    slots, arena_bytes = allocate(planned.plan, launches, wanted, scratch, keep)
     _refuse_too_large(graph, arena_bytes)
     objects, hits, events = _machine_code(kernels, target, settings, known or {})
     program = Program(
         link(objects),
-        [Launch(item.region, item.kernel.name, item.args) for item in placed],
+        launches,
         slots,
-        _laid_out(wanted),
+        laid_out(wanted),
         [(name, graph.types[name]) for name in graph.inputs],
         [(name, graph.types[name]) for name in graph.outputs],
         arena_bytes,
@@ -175,31 +180,37 @@ def _refuse_too_large(graph: Graph, arena_bytes: int) -> None:
         )
 
 
-def _place(
-    context: Context, number: int, shaped: Shaped, wanted: dict[str, tuple[Packed | None, Array]]
-) -> _Placed:
-    """Builds a region's kernel and notes the constants that it reads, with how they are to be packed."""
+def _place(context: Context, number: int, shaped: Shaped, wanted: Wanted) -> _Placed:
+    """Builds a region's kernel and notes the constants that it reads."""
     built: Built = _streamed(context, build_region(context, shaped))
     if _checks():
         verify_kernel(built.kernel)
     text = print_kernel(built.kernel)
     name = "k" + hashlib.sha256(text.encode()).hexdigest()[:24]
     made = ChainMap(dict(built.made), shaped.body.constants, dict(context.graph.constants))
-    args = []
-    for arg in built.args:
-        if arg in built.packed:
-            label = _packed_label(built.packed[arg])
-            wanted[label] = (built.packed[arg], made[built.packed[arg].source])
+    args = labelled(built.args, built.packed, made, wanted)
+    scratch_bytes = scratch_of(built.kernel).size_bytes * context.workers
+    if scratch_bytes:
+        args = (*args, f"scratch:{number}")
+    return _Placed(Launch(number, name, args), replace(built.kernel, name=name), scratch_bytes)
+
+
+def labelled(
+    args: Sequence[str], packed: Mapping[str, Packed], made: Mapping[str, Array], wanted: Wanted
+) -> tuple[str, ...]:
+    """The buffers behind a kernel's `args`; those of the constants `made` are noted in `wanted`."""
+    labels = []
+    for arg in args:
+        if arg in packed:
+            label = _packed_label(packed[arg])
+            wanted[label] = (packed[arg], made[packed[arg].source])
         elif arg in made:
             label = f"constant:{arg}"
             wanted[label] = (None, made[arg])
         else:
             label = arg
-        args.append(label)
-    scratch_bytes = scratch_of(built.kernel).size_bytes * context.workers
-    if scratch_bytes:
-        args.append(f"scratch:{number}")
-    return _Placed(number, replace(built.kernel, name=name), tuple(args), scratch_bytes)
+        labels.append(label)
+    return tuple(labels)
 
 
 def _streamed(context: Context, built: Built) -> Built:
@@ -226,7 +237,7 @@ def _checks() -> bool:
     return os.environ.get("ONEPASS_CHECK", "0") != "0"
 
 
-def _laid_out(wanted: Mapping[str, tuple[Packed | None, Array]]) -> dict[str, Array]:
+def laid_out(wanted: Wanted) -> dict[str, Array]:
     """The constants in the order in which kernels read them, packed ones side by side in one block."""
     found = {label: source for label, (packed, source) in wanted.items() if packed is None}
     packs = {label: (packed, source) for label, (packed, source) in wanted.items() if packed is not None}
@@ -262,11 +273,14 @@ def _machine_code(
     return objects, hits, tuple(cache.events)
 
 
-def _allocate(
-    context: Context, plan: Plan, placed: list[_Placed], constants: Collection[str], keep: bool
+def allocate(
+    plan: Plan, launches: Sequence[Launch], constants: Collection[str], scratch: Mapping[str, int], keep: bool
 ) -> tuple[dict[str, Slot], int]:
-    """Where every buffer lies: a view where its source does, a part in its whole."""
-    graph = context.graph
+    """Where every buffer lies: a view where its source does, a part in its whole; and the arena's bytes.
+
+    `scratch` holds bytes by buffer. With `keep` no value is overwritten during a run.
+    """
+    graph = plan.graph
     slots: dict[str, Slot] = {name: ("constant", name) for name in constants}
     slots |= {name: ("input", at) for at, name in enumerate(graph.inputs)}
     slots |= {name: ("output", at) for at, name in enumerate(graph.outputs)}
@@ -275,21 +289,20 @@ def _allocate(
 
     def buffer(name: str) -> tuple[str, int]:
         """The buffer that holds `name`, and from which byte on."""
-        kind, layout = graph.types[name], context.layouts.get(name, PLAIN)
+        kind, layout = graph.types[name], plan.layouts.get(name, PLAIN)
         if name in renamed or layout.place is not None:
             whole, start = buffer(layout.place.whole if layout.place else renamed[name])
             return whole, start + layout.offset(kind.shape) * kind.dtype.size_bytes
         return name, 0
 
-    scratch = {item.args[-1]: item.scratch_bytes for item in placed if item.scratch_bytes}
-    found = {name: buffer(name) for item in placed for name in item.args if name in graph.types}
+    found = {name: buffer(name) for launch in launches for name in launch.args if name in graph.types}
     found |= {name: (name, 0) for name in scratch}
     lives: dict[str, Lifetime] = {}
-    for at, item in enumerate(placed):
-        for name in (found[arg][0] for arg in item.args if arg in found):
+    for at, launch in enumerate(launches):
+        for name in (found[arg][0] for arg in launch.args if arg in found):
             first = lives[name].first if name in lives else at
-            size = scratch.get(name) or value_bytes(graph, context.layouts, name)
-            lives[name] = Lifetime(name, size, first, len(placed) if keep else at)
+            size = scratch.get(name) or value_bytes(graph, plan.layouts, name)
+            lives[name] = Lifetime(name, size, first, len(launches) if keep else at)
     arena = plan_arena([life for name, life in lives.items() if name not in slots])
     slots |= {name: ("arena", offset) for name, offset in arena.offsets.items()}
     for name, (whole, start) in found.items():

@@ -71,6 +71,32 @@ def find_device(torch: Any, name: str) -> Any:
     return torch.device("cuda", number)
 
 
+def present_gpu() -> str:
+    """The GPU of this machine as a target, such as `cuda:sm_90`; raises UserError where there is none."""
+    torch = require("torch")
+    device = find_device(torch, "cuda")
+    if torch.version.hip is not None:
+        return f"hip:{torch.cuda.get_device_properties(device).gcnArchName.partition(':')[0]}"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"cuda:sm_{major}{minor}"
+
+
+def device_of(target: str) -> str:
+    """The torch device for kernels compiled for `target`: `cpu` where Triton interprets.
+
+    Raises UserError where the GPU that is present, if one is, is another.
+    """
+    if interpreted():
+        return "cpu"
+    found = present_gpu()
+    if found != target:
+        raise OptionError(
+            f"the model is compiled for {target}", why=f"the GPU that is present is {found}",
+            remedy="compile it for the target cuda, the GPU that is present",
+        )  # fmt: skip
+    return "cuda"
+
+
 def check_memory(torch: Any, device: Any, needed: int) -> None:
     """Raises UserError where the GPU has fewer than `needed` bytes left, before any is allocated."""
     if device.type != "cuda":
