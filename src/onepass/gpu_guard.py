@@ -171,7 +171,7 @@ class Guard:
 
     def _kernel(self, number: int, guess: Candidate, built: TileBuilt, compiled: CompiledTile) -> GpuKernel:
         room = Occupancy(0, 0.0, "it cannot be compiled")
-        if compiled.resources is not None and not compiled.refusal:
+        if compiled.resources is not None:
             room = occupancy(compiled.resources, built.kernel.warps, self.shaper.gpu)
         return GpuKernel(number, guess.tile, built, compiled, room, guess.estimate, ())
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import onepass.ops.registry  # noqa: F401  (defines the ops)
-from onepass.core.dtypes import F32
+from onepass.core.dtypes import F16, F32
 from onepass.core.settings import Settings
 from onepass.core.tensor import TensorType
 from onepass.cost.gpu import bytes_in_flight_needed, find_gpu
@@ -56,8 +56,8 @@ def ratios(count):
     return graph_of(nodes, ("x",), (total(nodes, [f"w{k}" for k in range(count)]),), constants)
 
 
-def compiled(graph, folder):
-    found = compile_for_gpu(graph, Settings(), TARGET, folder)
+def compiled(graph, folder, target=TARGET):
+    found = compile_for_gpu(graph, Settings(), target, folder)
     for kernel in found.kernels:
         assert kernel.spill_bytes == 0 and kernel.occupancy.launches and not kernel.compiled.refusal
         assert kernel.steps[-1].resources is kernel.compiled.resources and not kernel.steps[-1].objection
@@ -87,6 +87,17 @@ def test_at_the_cliff_all_registers_are_tried_before_a_split(tmp_path, monkeypat
     assert after and not after[-1].objection and after[-1].resources.spill_bytes == 0
     told = why(found.plan, cut[0].producer, cut[0].consumer)
     assert "goes through memory" in told and "spilled" in told and "occupancy 100%" in told
+
+
+def test_what_cannot_be_launched_gets_another_tile(tmp_path):
+    types = {name: TensorType(F16, (rows, 768)) for name, rows in (("x", 128), ("w", 768), ("y", 128))}
+    weights = {"w": np.ones((768, 768), np.float16)}
+    node = Node("product", "matmul", ("x", "w"), ("y",), {})
+    graph = Graph("product", (node,), ("x",), ("y",), types, weights)
+    found = compiled(graph, tmp_path, "hip:gfx942")
+    steps = found.kernels[0].steps
+    assert "cannot be launched: shared memory" in steps[0].objection and not steps[0].occupancy.launches
+    assert steps[0].objection in why(found.plan, "x", "product")
 
 
 def test_hopeless_tiles_are_not_compiled(tmp_path, monkeypatch):
