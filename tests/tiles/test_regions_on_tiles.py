@@ -165,7 +165,8 @@ def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
 
 
 def test_every_kind_of_region(tmp_path):
-    check_all(cases_of_kinds(range(4)), tmp_path, ("auto",))
+    # 52: a pad that leaves nothing of its input.
+    check_all(cases_of_kinds((0, 1, 2, 52)), tmp_path, ("auto",))
 
 
 def test_random_graphs(tmp_path):

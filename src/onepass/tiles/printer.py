@@ -215,8 +215,10 @@ class Printer:
         if label in self._values:
             return self._values[label]
         name, body = self._places[label]
+        if isinstance(body, Const):  # with its type: operations on literals alone would be Python's
+            return self.value(Cast(body, body.dtype))
         found = self.value(body, guard)
-        if isinstance(body, Const) or found.text.isidentifier():
+        if found.text.isidentifier():
             return found
         found = self.assign(name, found, body.dtype)
         if guard is None:
