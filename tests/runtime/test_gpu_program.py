@@ -14,7 +14,7 @@ from onepass.core.errors import OptionError, ShapeError, UserError
 from onepass.core.tensor import TensorType
 from onepass.core.tolerance import compare
 from onepass.runtime.gpu_host import check_memory, find_device
-from onepass.runtime.gpu_program import GpuProgram
+from onepass.runtime.gpu_program import GpuProgram, load_functions
 from onepass.runtime.program import Launch
 
 RANDOM = np.random.default_rng(0)
@@ -150,6 +150,17 @@ def test_on_a_gpu(label):
     trace = program.trace(given, 3)
     assert [launch.kernel for launch in trace.launches] == [launch.symbol for launch in case.launches]
     assert all(launch.min_s > 0 for launch in trace.launches) and trace.min_s > 0
+
+
+def test_repeated_kernels_are_one_function_and_all_can_be_read(tmp_path):
+    bodies = {"one": "total", "two": "sum_of_two", "three": "total"}
+    kernels = {
+        name: tiles.tile_kernel(name, f"    {total} = {len(name)}\n", {}, (1,))
+        for name, total in bodies.items()
+    }
+    found = load_functions(kernels, tmp_path)
+    assert found["one"] is found["two"] is not found["three"]
+    assert all((tmp_path / f"{name}.py").read_text() == kernel.source for name, kernel in kernels.items())
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from onepass.loops.tile import TileKernel
 from onepass.runtime.gpu_host import check_memory, find_device, interpreted, out_of_memory, require
 from onepass.runtime.program import Launch, Slot, check_count, mismatch
 from onepass.runtime.trace import LaunchTime, Trace
+from onepass.targets.triton.compile import canonical
 
 Array = npt.NDArray[Any]
 Tensor = Any
@@ -38,14 +39,25 @@ CYCLES_PER_S = 2_000_000_000
 """A GPU's clock, roughly: how long it is kept busy while launches queue up to be timed."""
 
 
-def load_function(kernel: TileKernel, path: Path) -> Any:
-    """The function of `kernel`, whose source is written to `path`: Triton reads it again from there."""
-    write_text(path, kernel.source)
-    spec = importlib.util.spec_from_file_location(f"onepass_kernels.{path.stem}", path)
-    assert spec is not None and spec.loader is not None, "the suffix is .py"
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, kernel.name)
+def load_functions(kernels: Mapping[str, TileKernel], folder: Path) -> dict[str, Any]:
+    """The function of each of `kernels`, whose sources are written to `folder`: Triton reads them from there.
+
+    Kernels that differ in names alone share the first one's: each is compiled when it is first launched.
+    """
+    functions: dict[str, Any] = {}
+    first: dict[str, Any] = {}
+    for name, kernel in kernels.items():
+        path = folder / f"{name}.py"
+        write_text(path, kernel.source)
+        code = canonical(kernel)
+        if code not in first:
+            spec = importlib.util.spec_from_file_location(f"onepass_kernels.{path.stem}", path)
+            assert spec is not None and spec.loader is not None, "the suffix is .py"
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            first[code] = getattr(module, kernel.name)
+        functions[name] = first[code]
+    return functions
 
 
 class GpuProgram:
@@ -76,7 +88,7 @@ class GpuProgram:
         self.device = find_device(self._torch, device)
         self._temporary = tempfile.TemporaryDirectory(prefix="onepass-") if folder is None else None
         sources = Path(self._temporary.name) if self._temporary else Path(str(folder))
-        functions = {name: load_function(kernel, sources / f"{name}.py") for name, kernel in kernels.items()}
+        functions = load_functions(kernels, sources)
         ends = [kind for _, kind in (*self.inputs, *self.outputs)]
         self.device_bytes = arena_bytes + sum(array.nbytes for array in constants.values())
         self.device_bytes += sum(kind.size_bytes for kind in ends)
@@ -173,8 +185,10 @@ class GpuProgram:
         """One launch, with the views that its parameters are."""
         views = [self._view(name, buffer) for name, buffer in zip(args, kernel.params, strict=True)]
         launch, options = function[kernel.grid], {"num_warps": kernel.warps, "num_stages": kernel.stages}
-        # Each operation rounds by itself, as ONNX and the other targets have it.
+        # Each operation rounds by itself, as ONNX and the other targets have it, and subnormal numbers stay.
         options |= {"enable_fp_fusion": False}
+        if not interpreted() and self._torch.version.hip is None:
+            options["enable_reflect_ftz"] = False
         if kernel.max_registers is not None:
             options["maxnreg"] = kernel.max_registers
         return lambda: launch(*views, **options)
