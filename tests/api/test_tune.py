@@ -17,6 +17,7 @@ from onepass.compare import setup, tune
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import load_onnx
+from onepass.fuse import planner
 from onepass.fuse.plan import Timed, Tuned
 from onepass.graph.interpret import evaluate
 from onepass.report.tuning import regret, tuning_json, tuning_sentence
@@ -47,6 +48,7 @@ def convolutions():
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEPASS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(setup, "measure_machine", quick_machine)
+    monkeypatch.setattr(planner, "MOST_SLOWER", 0.0)
     return tmp_path / "cache"
 
 
@@ -98,6 +100,52 @@ def test_direct_and_winograd_are_both_among_the_ways(clock):
         ways = " ".join(way.what for way in record.timed)
         assert "direct" in ways and "F(2x2)" in ways and "F(4x4)" in ways
         assert len({way.what for way in record.timed}) == len(record.timed)
+
+
+def bottleneck():
+    """Expand, depthwise, project: of these convolutions the first two run as one chain of rows."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        bottleneck (float[1,32,12,12] x) => (float[1,32,12,12] y) {
+            [expand] a = Conv(x, w0)
+            [r0] b = Relu(a)
+            [deep] c = Conv<pads=[1,1,1,1], group=128>(b, w1)
+            [r1] d = Relu(c)
+            [project] y = Conv(d, w2)
+        }""")
+    rng = np.random.default_rng(0)
+    for name, shape in (("w0", (128, 32, 1, 1)), ("w1", (128, 1, 3, 3)), ("w2", (32, 128, 1, 1))):
+        weights = rng.standard_normal(shape, np.float32) / 6
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    return model
+
+
+@pytest.mark.parametrize(("ratio", "apart"), [(0.25, True), (0.5, False), (2.0, False)])
+def test_a_chain_is_timed_against_its_members_apart(clock, ratio, apart):
+    asked = clock(ratio)
+    plan = onepass.compile(bottleneck(), fuse="all", tune=True).plan
+    forms = [region.form for region in plan.regions]
+    plain = onepass.compile(bottleneck(), fuse="all").plan
+    assert "chain" in [region.form for region in plain.regions] and asked
+    record = plan.tuned[0]
+    assert [way.what for way in record.timed] == ["rows in cache", "apart"] and record.chosen == apart
+    assert ("chain" in forms) != apart
+    timed = [decision for decision in plan.decisions if decision.consumer == "deep"]
+    assert timed and all(len(decision.timed) == 2 for decision in timed)
+    x = np.random.default_rng(1).standard_normal((1, 32, 12, 12), np.float32)
+    graph = import_onnx(load_onnx(bottleneck()), {"x": x.shape})
+    expected = evaluate(graph, {"x": x}, np.float64)["y"]
+    assert compare(onepass.compile(bottleneck(), fuse="all", tune=True)(x)["y"], expected, 128).within
+
+
+def test_a_chain_that_the_cost_model_declines_is_taken_where_it_is_faster(clock, monkeypatch):
+    monkeypatch.setattr(planner, "MOST_SLOWER", 100.0)
+    plain = onepass.compile(convolutions(), without=["winograd"]).plan
+    assert "chain" not in [region.form for region in plain.regions]
+    clock(1.6)  # of one region in place of two
+    plan = compiled(without=["winograd"]).plan
+    assert "chain" in [region.form for region in plan.regions]
+    assert [way.what for way in plan.tuned[0].timed] == ["apart", "rows in cache"]
 
 
 @pytest.mark.parametrize("ratio", [1.0, 1 - tune.TIE / 2, 3.0, float("inf")])

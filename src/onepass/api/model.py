@@ -51,8 +51,9 @@ def compile(
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
     change rounding, `without` those it names (`fold_batch_norm`, `winograd`); `allow` switches on those it
     names, such as `flush_subnormals`: subnormal numbers are zero. `cache=False` leaves the code cache on
-    disk alone. `tune` times the forms that a convolution may take and keeps the fastest, which
-    `Model.plan.tuned` tells. Raises ModelError, ShapeError or OptionError, in the model's own names.
+    disk alone. `tune` times the forms that a convolution may take, and chains against their members apart,
+    and keeps the fastest, which `Model.plan.tuned` tells. Raises ModelError, ShapeError or OptionError, in
+    the model's own names.
     """
     try:
         given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}

@@ -70,7 +70,8 @@ AllowOption = Annotated[
 TuneOption = Annotated[
     bool,
     typer.Option("--tune",
-                 help="Where a convolution may take several forms, time them and keep the fastest."),
+                 help="Where convolutions may take several forms, or run as a chain, time the ways and "
+                 "keep the fastest."),
 ]  # fmt: skip
 
 

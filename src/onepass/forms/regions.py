@@ -33,10 +33,16 @@ from onepass.loops.walk import index_names, loads
 from onepass.ops.opdef import Compute
 
 Form = Literal["pointwise", "contraction", "winograd", "window", "row", "chain"]
-Choice = WinogradSchedule | None
+Choice = WinogradSchedule | bool | None
 Choices = Mapping[str, Choice]
-"""By the value that a convolution makes: its Winograd schedule, or None for the direct sum."""
+"""By the value that a convolution makes: its Winograd schedule, or None for the direct sum. By `rows_key` of
+a value between two regions: whether they run as a chain."""
 WINDOW_LIMIT = 128  # a longer reduction without a product is a row: it needs more accumulators than a window
+
+
+def rows_key(value: str) -> str:
+    """What `Choices` hold of the chain in which `value` would pass through rows in cache."""
+    return f"rows of {value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +179,7 @@ def _or_winograd(context: Context, direct: Shaped) -> Shaped:
     body, choices = direct.body, context.choices
     name = body.reductions()[0].name
     chosen = choices.get(name) if choices else None
+    assert not isinstance(chosen, bool), "that is for chains"
     ways = rank_winograd(body, context.graph, context.layouts, context.machine, context.workers, chosen)
     if not ways:
         return direct

@@ -14,7 +14,7 @@ from onepass.cost.gpu import Fit
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
-from onepass.forms.regions import Context, Cut, Shaped, shape_chain
+from onepass.forms.regions import Context, Cut, Option, Shaped, rows_key, shape_chain
 from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
@@ -24,6 +24,8 @@ from onepass.fuse.split import cut_through
 from onepass.fuse.winograd_entries import convolution, direct_note, winograd_entries
 from onepass.graph.ir import Node
 from onepass.loops.ir import Home
+
+MOST_SLOWER = 1.5  # a chain that is predicted to be slower by more is not worth timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +170,39 @@ class _Planner:
         old = self.attempts[value, at]
         apart, together = producer.seconds + consumer.seconds, shaped.estimate.seconds
         objection = self.mode.objection(groups.nodes(producer.members | consumer.members), self.merges)
+        settled = (groups.context.choices or {}).get(rows_key(value))
+        worth = together < apart or self.mode.kind == "all" if settled is None else settled
         if objection:
             attempt = Attempt("switched_off", objection)
-        elif self.mode.kind != "all" and together >= apart:
+        elif not worth:
             numbers = f"through rows in cache {_us(together)} against {_us(apart)}"
             attempt = Attempt(old.reason, numbers, apart - together, "cache")
+            # Neighbours are timed one at a time: what one does changes what the other meets.
+            alone = not producer.shaped.options and not consumer.shaped.options
+            if together < MOST_SLOWER * apart and alone:
+                consumer.shaped = self._with_ways(consumer.shaped, (value,), apart, together, False)
         else:
             numbers = f"{_us(together)} instead of {_us(apart)}"
             attempt = Attempt("rows_in_cache", numbers, apart - together)
-            groups.merge(producer, consumer, shaped)
+            rings = tuple(shaped.chain.rings) if shaped.chain else ()
+            apart = sum(part.options[1].seconds if part.chain and part.options else part.estimate.seconds
+                        for part in (producer.shaped, consumer.shaped))  # fmt: skip
+            groups.merge(producer, consumer, self._with_ways(shaped, rings, apart, together, True))
             self.merges += 1
         for name, reader in groups.edges_between(producer, consumer):
             self.attempts[name, reader] = attempt
+
+    def _with_ways(
+        self, shaped: Shaped, values: tuple[str, ...], apart: float, together: float, chained: bool
+    ) -> Shaped:
+        """`shaped` with both ways to hand over `values`, its own first, where they are worth timing."""
+        choices = self.groups.context.choices
+        keys = [rows_key(value) for value in values]
+        if choices is None or not keys or all(key in choices for key in keys):
+            return shaped
+        rows = Option("rows in cache", together, dict.fromkeys(keys, True))
+        memory = Option("apart", apart, dict.fromkeys(keys, False))
+        return replace(shaped, options=(rows, memory) if chained else (memory, rows))
 
     def _cut(self, producer: Group, consumer: Group) -> Cut | None:
         return cut_through(self.groups.context, self.groups.nodes(producer.members | consumer.members))
