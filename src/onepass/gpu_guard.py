@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from onepass.core.errors import ModelError
 from onepass.cost.gpu import Fit, Occupancy, bytes_in_flight_needed, occupancy
 from onepass.cost.roofline import Estimate
 from onepass.forms.nest import FormMismatch
@@ -127,6 +128,9 @@ class Guard:
                 built = self.shaper.build(self.context, search.shaped, guess.tile)
             except FormMismatch:
                 continue
+            except ModelError as error:
+                where = "node " + ", ".join(f"'{node.user_name}'" for node in search.shaped.nodes)
+                raise ModelError(error.what, where=where, why=error.why, remedy=error.remedy) from None
             live = built.live_words // (built.kernel.warps * self.shaper.gpu.warp_size)
             if live > most and (search.tiles or len(search.shaped.nodes) > 1):
                 objection = f"a thread would hold {live} values of 32 bits in {most} registers"

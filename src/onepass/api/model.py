@@ -1,7 +1,8 @@
 """`onepass.compile` and the `Model` that it returns.
 
-In: an ONNX model and the options of the command line. Out: a callable over numpy arrays. Code is made
-for known sizes: at once where all are known, else for each set of shapes at its first call.
+In: an ONNX model and the options of the command line. Out: a callable over numpy arrays, or on a GPU over
+tensors of PyTorch too. Code is made for known sizes: at once where all are known, else for each set of
+shapes at its first call.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from onepass.api.bundle import Bundle, read_bundle, write_bundle
 from onepass.api.results import Results
-from onepass.compare.explanation import Explanation, explain
+from onepass.compare.explanation import Explanation, GpuExplanation, explain
 from onepass.compare.fusion import run_fusion
-from onepass.compare.setup import Setup, set_up
+from onepass.compare.setup import GpuSetup, Setup, gpu_setup, set_up
+from onepass.core.dtypes import F32
 from onepass.core.errors import OptionError, ShapeError, UserError
 from onepass.core.files import write_text
 from onepass.core.settings import Settings, choose_rewrites
@@ -27,8 +30,10 @@ from onepass.frontends.onnx_import import import_onnx, refuse_unsupported
 from onepass.frontends.onnx_model import InputDescription, ModelSource, OnnxModel, describe_inputs, load_onnx
 from onepass.frontends.onnx_shapes import bind_shapes
 from onepass.fuse.plan import Plan
+from onepass.gpu_pipeline import GpuCompiled
 from onepass.ops.opdef import Array
 from onepass.pipeline import Compiled
+from onepass.report.gpu import kernel_rows
 
 Shapes = tuple[Shape, ...]
 
@@ -44,16 +49,20 @@ def compile(
     allow: Sequence[str] = (),
     cache: bool = True,
     tune: bool = False,
+    target: str | None = None,
+    dtype: str | None = None,
 ) -> Model:
-    """Compiles an ONNX model (path, bytes or ModelProto) for this machine.
+    """Compiles an ONNX model (path, bytes or ModelProto) for this machine's CPU, or for a GPU.
 
     `shapes` fixes inputs to sizes; inputs that stay open take the sizes of the arrays of each call.
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
     change rounding, `without` those it names (`fold_batch_norm`, `winograd`); `allow` switches on those it
     names, such as `flush_subnormals`: subnormal numbers are zero. `cache=False` leaves the code cache on
     disk alone. `tune` times the forms that a convolution may take, and chains against their members apart,
-    and keeps the fastest, which `Model.plan.tuned` tells. Raises ModelError, ShapeError or OptionError, in
-    the model's own names.
+    and keeps the fastest, which `Model.plan.tuned` tells. `target` is `cuda`, the GPU that is present, or
+    one that need not be, such as `cuda:sm_90`: then the model can be explained, but called only where that
+    GPU is. With a target, `dtype` float16 or bfloat16 lowers float32 values, inputs and outputs among them.
+    Raises ModelError, ShapeError or OptionError, in the model's own names.
     """
     try:
         given = {name: tuple(map(operator.index, shape)) for name, shape in dict(shapes or {}).items()}
@@ -62,7 +71,8 @@ def compile(
             f"{shapes!r} are not shapes", remedy="write them like shapes={'input': (1, 3, 224, 224)}"
         ) from None
     settings = Settings(threads, fuse, given, choose_rewrites(exact, without, allow), cache, tune)
-    return Model(load_onnx(model), set_up(settings))
+    on_gpu = gpu_setup(settings, target, dtype)
+    return Model(load_onnx(model), on_gpu or set_up(settings))
 
 
 def load(path: str | Path, *, threads: int | None = None) -> Model:
@@ -100,16 +110,25 @@ class Model:
     """
 
     def __init__(
-        self, loaded: OnnxModel, setup: Setup, known: Mapping[str, bytes] | None = None, note: str = ""
+        self,
+        loaded: OnnxModel,
+        setup: Setup | GpuSetup,
+        known: Mapping[str, bytes] | None = None,
+        note: str = "",
     ) -> None:
         """`known` holds object code by cache key; `note` is added to the reason of what is compiled."""
         self.inputs: tuple[InputDescription, ...] = describe_inputs(loaded)
+        if isinstance(setup, GpuSetup) and setup.dtype is not None:
+            lowered = setup.dtype
+            self.inputs = tuple(
+                replace(item, dtype=lowered) if item.dtype == F32 else item for item in self.inputs
+            )
         self.outputs: tuple[str, ...] = tuple(value.name for value in loaded.proto.graph.output)
         self.specializations: list[Specialization] = []
         self._loaded, self._setup = loaded, setup
         self._name = str(loaded.proto.graph.name) or "model"
         self._known, self._note = dict(known or {}), note
-        self._compiled: dict[Shapes, Compiled] = {}
+        self._compiled: dict[Shapes, Compiled | GpuCompiled] = {}
         self._compiling = threading.Lock()
         given = setup.settings.shapes
         refuse_unsupported(loaded)
@@ -121,12 +140,14 @@ class Model:
             bind_shapes([item for item in self.inputs if item.name in given], given)
 
     def __call__(self, *arrays: Array, **named: Array) -> Results:
-        """The model's outputs for its inputs, by position or by name.
+        """The model's outputs for its inputs, by position or by name; on a GPU as tensors if one input is a
+        tensor.
 
-        Raises ShapeError for a wrong count, name, shape or dtype.
+        Raises ShapeError for a wrong count, name, shape or dtype; on a GPU UserError where it, PyTorch,
+        Triton or enough memory is missing.
         """
         given = self._ordered(arrays, named)
-        compiled = self._compiled.get(tuple(array.shape for array in given))
+        compiled = self._compiled.get(tuple(tuple(array.shape) for array in given))
         if compiled is None:
             compiled = self._specialize(self._shapes_of(given), "first call with these shapes")
         return Results(self.outputs, compiled.program.run(given))
@@ -144,27 +165,45 @@ class Model:
     def save(self, path: str | Path) -> None:
         """Writes model, weights, settings and machine code into one file for `onepass.load`.
 
-        Raises UserError where the file cannot be written.
+        Raises UserError where the file cannot be written, and for a model that is compiled for a GPU.
         """
+        if isinstance(self._setup, GpuSetup):
+            raise UserError(
+                "a model compiled for a GPU cannot be saved", where=f"target {self._setup.gpu.name}",
+                why="Triton compiles its kernels again where they run",
+                remedy="compile the ONNX model where it runs: kernels compiled before are kept in the code "
+                "cache",
+            )  # fmt: skip
         shapes = tuple(dict(record.shapes) for record in self.specializations)
-        used = {key: data for compiled in self._compiled.values() for key, data in compiled.objects.items()}
+        used = {
+            key: data
+            for compiled in self._compiled.values()
+            if isinstance(compiled, Compiled)
+            for key, data in compiled.objects.items()
+        }
         write_bundle(Bundle(self._loaded, self._setup, shapes, used), Path(path))
 
     def report(self, path: str | Path) -> None:
         """Runs the model unfused and fused, for the newest shapes, and writes the report as one page.
 
-        Raises UserError where nothing is compiled yet or the file cannot be written.
+        Raises UserError where nothing is compiled yet, nothing can be run or the file cannot be written.
         """
         self._newest()
         run = run_fusion(self._name, self._loaded, self._setup, self.specializations[-1].shapes)
         write_text(Path(path), run.html())
 
-    def explain(self) -> Explanation:
-        """What holds each operator up when run op by op on random inputs, and every decision of the plan."""
-        self._newest()
+    def explain(self) -> Explanation | GpuExplanation:
+        """What holds each operator up when run op by op on random inputs, and every decision of the plan.
+
+        For a GPU: how each kernel of the plan fits it, as compiled.
+        """
+        newest = self._newest()
+        if isinstance(newest, GpuCompiled):
+            return GpuExplanation(kernel_rows(newest), newest)
+        assert isinstance(self._setup, Setup)
         return explain(self._loaded, self._setup, self.specializations[-1].shapes)
 
-    def _newest(self) -> Compiled:
+    def _newest(self) -> Compiled | GpuCompiled:
         if not self._compiled:
             raise UserError(
                 "nothing is compiled yet", why="some sizes are open: " + ", ".join(map(str, self.inputs)),
@@ -197,7 +236,7 @@ class Model:
         fixed = self._setup.settings.shapes
         for item, array in zip(self.inputs, arrays, strict=True):
             wanted, got = fixed.get(item.name, array.shape), f"got {array.dtype}{list(array.shape)}"
-            if array.dtype != item.dtype.numpy:
+            if str(array.dtype).removeprefix("torch.") != item.dtype.name:
                 raise ShapeError(
                     f"input '{item.name}' has the wrong element type", why=f"expected {item}, {got}",
                     remedy=f"convert it with .astype('{item.dtype}')",
@@ -207,21 +246,26 @@ class Model:
                     f"input '{item.name}' has the wrong shape", why=f"compiled for {list(wanted)}, {got}",
                     remedy="leave the input out of the shapes option to take any shape, or reshape the array",
                 )  # fmt: skip
-        shapes = {item.name: array.shape for item, array in zip(self.inputs, arrays, strict=True)}
+        shapes = {item.name: tuple(array.shape) for item, array in zip(self.inputs, arrays, strict=True)}
         bind_shapes(self.inputs, shapes)
         return shapes
 
-    def _specialize(self, shapes: dict[str, Shape], reason: str) -> Compiled:
+    def _specialize(self, shapes: dict[str, Shape], reason: str) -> Compiled | GpuCompiled:
         """Code for these shapes; threads that ask for the same get the same."""
         key = tuple(shapes[item.name] for item in self.inputs)
         with self._compiling:
             if key not in self._compiled:
-                compiled = self._setup.compile(import_onnx(self._loaded, shapes), self._known)
-                self._known.update(compiled.objects)
+                graph, notes = import_onnx(self._loaded, shapes), tuple[str, ...]()
+                compiled: Compiled | GpuCompiled
+                if isinstance(self._setup, GpuSetup):
+                    compiled = self._setup.compile(graph)
+                else:
+                    compiled = self._setup.compile(graph, self._known)
+                    self._known.update(compiled.objects)
+                    notes = compiled.cache_notes()
                 explained = f"{reason}; {self._note}" if self._note else reason
                 self.specializations.append(Specialization(
-                    shapes, explained, compiled.compile_s, compiled.hits, compiled.misses,
-                    compiled.cache_notes(),
+                    shapes, explained, compiled.compile_s, compiled.hits, compiled.misses, notes,
                 ))  # fmt: skip
                 self._compiled[key] = compiled
             return self._compiled[key]
@@ -233,7 +277,9 @@ class Model:
 
 
 def _as_array(name: str, given: object) -> Array:
-    """What was given for the input `name`; raises ShapeError where that is no array."""
+    """What was given for the input `name`, tensors as they are; raises ShapeError where that is no array."""
+    if hasattr(given, "data_ptr"):
+        return cast(Array, given)
     try:
         return np.asarray(given)
     except ValueError as error:

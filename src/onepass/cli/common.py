@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, ParamSpec
@@ -20,10 +20,11 @@ from typing import Annotated, ParamSpec
 import typer
 from rich.markup import escape
 
-from onepass.compare.setup import Setup, set_up
+from onepass.compare.setup import GpuSetup, Setup, gpu_setup, set_up
 from onepass.core.errors import InternalError, ModelError, OptionError, UserError
 from onepass.core.settings import DEFAULT_REWRITES, FLUSH, REWRITES, Settings, choose_rewrites
 from onepass.core.tensor import Shape
+from onepass.cost.gpu import GPUS
 from onepass.frontends.onnx_model import OnnxModel, load_onnx
 from onepass.report.outcome import Json
 from onepass.report.terminal import Terminal
@@ -73,6 +74,18 @@ TuneOption = Annotated[
                  help="Where convolutions may take several forms, or run as a chain, time the ways and "
                  "keep the fastest."),
 ]  # fmt: skip
+TargetOption = Annotated[
+    str | None,
+    typer.Option(metavar="GPU", show_default="this CPU",
+                 help=f"Compile for a GPU, which need not be there: {', '.join(GPUS)}; or cuda, the one that "
+                 "is. Needs `pip install 'onepass[cuda]'`. Without winograd, --threads, --tune and --allow."),
+]  # fmt: skip
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(metavar="TYPE", show_default="as the model is",
+                 help="With --target: make float32 values float16 or bfloat16, which tensor cores multiply; "
+                 "sums stay float32."),
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +97,20 @@ class Opened:
     name: str
     loaded: OnnxModel
     shapes: Mapping[str, Shape]
-    setup: Setup
+    setup: Setup | GpuSetup
 
 
 def open_model(
     step: Callable[[str], None], model: str, shapes: Sequence[str] | None, threads: int | None, fuse: str,
     exact: bool, without: Sequence[str] | None, allow: Sequence[str] | None, tune: bool,
+    target: str | None = None, dtype: str | None = None,
 ) -> Opened:  # fmt: skip
     """The model at path `model`, or of the zoo, with the options; raises UserError.
 
     The shapes are those given, then those that the model carries; `step` is told what is done.
     """
-    rewrites = choose_rewrites(exact, without or (), allow or ())
+    settings = Settings(threads, fuse, {}, choose_rewrites(exact, without or (), allow or ()), tune=tune)
+    gpu = gpu_setup(settings, target, dtype, step)
     step("reading the model")
     given = dict(map(parse_shape, shapes or ()))
     name = model.removeprefix("zoo:") if model.startswith("zoo:") else Path(model).stem
@@ -104,8 +119,12 @@ def open_model(
         known = {**catalog.default_shapes(loaded.proto), **given}
     except ValueError:
         raise ModelError("the shapes in the model's metadata are damaged", where=model) from None
-    step(ROOFS)
-    setup = set_up(Settings(threads, fuse, dict(known), rewrites, tune=tune), step)
+    settings = replace(settings, shapes=dict(known))
+    if gpu is not None:
+        setup: Setup | GpuSetup = replace(gpu, settings=settings)
+    else:
+        step(ROOFS)
+        setup = set_up(settings, step)
     return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,8 @@ from rich.table import Table
 
 from onepass.cli.common import ROOFS, JsonOption, ThreadsOption, progress, reported, screen, show_json
 from onepass.core.files import write_text
+from onepass.cost.gpu import GPUS, Gpu, find_gpu
+from onepass.cost.machine import Roof
 from onepass.report.terminal import table
 from onepass.report.units import bytes_text, count_text, roof_text
 from onepass.runtime.machine_cache import load_machine, machine_path, measure_machine
@@ -21,9 +24,13 @@ from onepass.wall.table import FAMILIES, Device, Growth, growth_per_two_years, l
 @reported
 def machine(
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, even if that was done.")] = False,
+    target: Annotated[
+        str | None, typer.Option(metavar="GPU", show_default="this CPU",
+                                 help=f"Tell a GPU's figures by datasheet instead: {', '.join(GPUS)}.")
+    ] = None,
     threads: ThreadsOption = None,
     as_json: JsonOption = False,
-) -> None:
+) -> None:  # fmt: skip
     """Measure what this machine can reach: its roofs, for one worker and for all.
 
     Peak operations a second by type, bytes a second from each cache level and from memory, and the cost
@@ -31,6 +38,9 @@ def machine(
 
     Example: `onepass machine --fresh`
     """
+    if target is not None:
+        _show_gpu(find_gpu(target), as_json)
+        return
     with progress() as step:
         step("measuring this machine" if fresh else ROOFS)
         found = measure_machine(fresh, threads)
@@ -44,9 +54,29 @@ def machine(
     registers = f"{found.vector_registers} registers of {found.vector_bits} bits"
     show = screen()
     show.say(f"{found.name}: {found.cores} cores, {found.isa} ({registers}), {caches}", "")
-    rows = ((r.what, str(r.workers), roof_text(r.value, r.unit), r.method, r.date) for r in found.roofs)
-    show.print(table(["roof", "workers", "value", "method", "date"], [], rows))
+    show.print(_roof_table(found.roofs))
     show.say(f"Kept in {path}." if kept else f"Not kept, so measured every time: {path} cannot be written.")
+
+
+def _roof_table(roofs: Iterable[Roof]) -> Table:
+    rows = ((r.what, str(r.workers), roof_text(r.value, r.unit), r.method, r.date) for r in roofs)
+    return table(["roof", "workers", "value", "method", "date"], [], rows)
+
+
+def _show_gpu(gpu: Gpu, as_json: bool) -> None:
+    """The description that predictions for `gpu` rest on."""
+    if as_json:
+        show_json(asdict(gpu))
+        return
+    show = screen()
+    show.say(
+        f"{gpu.product} ({gpu.name}): {gpu.sms} SMs, each with {gpu.registers_per_sm:,} registers of 32 bits "
+        f"(at most {gpu.max_registers} a thread), {bytes_text(gpu.shared_bytes_per_sm)} of shared memory "
+        f"(at most {bytes_text(gpu.shared_bytes_per_block)} a block), {gpu.warps_per_sm} warps of "
+        f"{gpu.warp_size}, {gpu.blocks_per_sm} blocks; L2 {bytes_text(gpu.l2_bytes)}.",
+        f"Source: {gpu.limits}.", "",
+    )  # fmt: skip
+    show.print(_roof_table(gpu.roofs))
 
 
 @reported

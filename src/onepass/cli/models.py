@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from onepass.cli.common import (
     AllowOption,
+    DtypeOption,
     ExactOption,
     FuseOption,
     JsonOption,
     ModelArgument,
     ShapeOption,
+    TargetOption,
     ThreadsOption,
     TuneOption,
     WithoutOption,
@@ -26,14 +30,21 @@ from onepass.cli.common import (
     screen,
     show_json,
 )
+from onepass.compare.explanation import Explanation, GpuExplanation, explain_for_gpu
 from onepass.compare.explanation import explain as explain_model
-from onepass.compare.fusion import run_fusion
+from onepass.compare.fusion import FusionRun, run_fusion
 from onepass.compare.kernels import check_kernels, checks_json, checks_verdict
 from onepass.compare.race import run_race
+from onepass.compare.setup import GpuSetup, Setup
 from onepass.core.errors import UserError
 from onepass.core.files import write_text
+from onepass.cost.gpu import machine
 from onepass.frontends.onnx_import import import_onnx
+from onepass.fuse.plan import Decision
+from onepass.gpu_pipeline import GpuCompiled
+from onepass.pipeline import Compiled
 from onepass.report.diagnosis import (
+    diagnose,
     diagnosis_json,
     diagnosis_table,
     error_sentence,
@@ -41,9 +52,10 @@ from onepass.report.diagnosis import (
     node_table,
 )
 from onepass.report.flow_svg import before_after_svg
+from onepass.report.gpu import gpu_node_json, gpu_node_table, kernel_rows, kernels_table
 from onepass.report.ledger import decision_json, ledger_jsonl
 from onepass.report.ledger import why as why_edge
-from onepass.report.outcome import outcome_json, summary
+from onepass.report.outcome import Json, outcome_json, summary
 from onepass.report.terminal import table
 from onepass.report.tuning import tuning_json, tuning_sentence
 from onepass.report.units import bytes_text, seconds_text
@@ -57,6 +69,8 @@ def optimize(
         typer.Option("-o", "--output", metavar="DIR", show_default="onepass-out/NAME",
                      help="Folder for the results; files of the same name in it are replaced."),
     ] = None,
+    target: TargetOption = None,
+    dtype: DtypeOption = None,
     threads: ThreadsOption = None,
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
@@ -74,33 +88,55 @@ def optimize(
     Compiles the model twice, op by op and fused, runs both in turns on the same inputs, and writes
     `report.html` (open it in a browser), `before_after.svg` and `plan.jsonl` (every decision).
 
+    With `--target` the files are one readable Triton source a kernel, in `kernels`, `before_after.svg` and
+    `plan.jsonl`; where that GPU is not, all is done but run, and predicted times are compared.
+
     Example: `onepass optimize zoo:resnet50 --shape input=16x3x224x224 -o out`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
+        opened = open_model(
+            step, model, shape, threads, fuse, exact, without, allow, tune, target, dtype
+        )
         setup, folder = opened.setup, output or Path("onepass-out") / opened.name
         _check_folder(folder)
         run = run_fusion(opened.label, opened.loaded, setup, opened.shapes, step)
+        check = check and run.traces is not None
         checks = check_kernels(import_onnx(opened.loaded, opened.shapes), setup, run.inputs) if check else ()
         step("writing the report")
-        before, after = run.unfused.plan, run.fused.plan
-        texts = {
-            folder / "report.html": run.html(),
-            folder / "before_after.svg": before_after_svg(before, after),
-            folder / "plan.jsonl": ledger_jsonl(after),
-        }
-        for path, text in texts.items():
-            write_text(path, text)
+        after = run.fused.plan
+        written = _write(run, folder)
     if as_json:
-        tuned = {"tuning": tuning_json(after.tuned)} if tune else {}
-        show_json(outcome_json(run.outcome) | ({"checks": checks_json(checks)} if check else {}) | tuned)
+        more: Json = {"checks": checks_json(checks)} if check else {}
+        more |= {"tuning": tuning_json(after.tuned)} if tune else {}
+        if isinstance(run.fused, GpuCompiled):
+            more["kernels"] = list(map(asdict, kernel_rows(run.fused)))
+        show_json(outcome_json(run.outcome) | more)
         return
     show = screen()
     show.print(summary(run.outcome))
     show.say(*(checks_verdict(checks) if check else ()))
     show.say(*([tuning_sentence(after.tuned)] if tune else []))
-    show.say(*(f"Code cache: {note}." for note in run.fused.cache_notes(("corrupt", "unwritable"))))
-    show.say("Written: " + ", ".join(map(str, texts)))
+    if isinstance(run.fused, Compiled):
+        show.say(*(f"Code cache: {note}." for note in run.fused.cache_notes(("corrupt", "unwritable"))))
+    show.say("Written: " + ", ".join(written))
+
+
+def _write(run: FusionRun, folder: Path) -> list[str]:
+    """The files of `optimize`; what was written, kernels together."""
+    texts = {
+        folder / "before_after.svg": before_after_svg(run.unfused.plan, run.fused.plan),
+        folder / "plan.jsonl": ledger_jsonl(run.fused.plan),
+    }
+    if run.traces is not None:
+        texts = {folder / "report.html": run.html()} | texts
+    written = list(map(str, texts))
+    if isinstance(run.fused, GpuCompiled):
+        pairs = zip(run.fused.names, run.fused.kernels, strict=True)
+        texts |= {folder / "kernels" / f"{name}.py": kernel.built.kernel.source for name, kernel in pairs}
+        written.append(f"{len(run.fused.kernels)} kernels in {folder / 'kernels'}")
+    for path, text in texts.items():
+        write_text(path, text)
+    return written
 
 
 def _check_folder(folder: Path) -> None:
@@ -120,6 +156,8 @@ def _check_folder(folder: Path) -> None:
 def explain(
     model: ModelArgument,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Only this node, in full.")] = None,
+    target: TargetOption = None,
+    dtype: DtypeOption = None,
     threads: ThreadsOption = None,
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
@@ -136,12 +174,25 @@ def explain(
     the measured peak and of the bandwidth of the level that bounds it; and what subnormal numbers cost,
     where there are many. Then the ledger: one decision for each edge.
 
-    Example: `onepass explain zoo:vector_add`
+    With `--target` nothing is run: every kernel is compiled for the GPU, and shown with its registers,
+    spilled bytes, shared memory, occupancy, predicted bytes and time, and what was changed to make it fit.
+
+    Example: `onepass explain zoo:vector_add`, or `onepass explain zoo:resnet50 --target cuda:sm_90 --dtype
+    float16`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
-        step("compiling and measuring")
-        found = explain_model(opened.loaded, opened.setup, opened.shapes)
+        opened = open_model(
+            step, model, shape, threads, fuse, exact, without, allow, tune, target, dtype
+        )
+        found: Explanation | GpuExplanation
+        if isinstance(opened.setup, GpuSetup):
+            found = explain_for_gpu(opened.loaded, opened.setup, opened.shapes)
+        else:
+            step("compiling and measuring")
+            found = explain_model(opened.loaded, opened.setup, opened.shapes)
+    if isinstance(found, GpuExplanation):
+        _show_gpu(opened.label, dtype, found, node, as_json)
+        return
     if as_json:
         ledger = [decision_json(decision) for decision in found.decisions]
         data = diagnosis_json(found.rows) | {"decisions": ledger}
@@ -154,12 +205,39 @@ def explain(
         return
     show.print(diagnosis_table(found.rows))
     show.say(error_sentence(found.rows), *([found.subnormals.sentence()] if found.subnormals else []), "")
+    show.print(_ledger(found.decisions))
+
+
+def _ledger(decisions: Iterable[Decision]) -> Table:
     cells = (
         (d.home, d.producer or "model input", d.consumer or "model output", d.detail,
          bytes_text(sum(d.saved_bytes.values())) if d.saved_bytes else "", seconds_text(d.seconds))
-        for d in found.decisions
+        for d in decisions
     )  # fmt: skip
-    show.print(table(["home", "from", "to", "why"], ["saves", "predicted"], cells))
+    return table(["home", "from", "to", "why"], ["saves", "predicted"], cells)
+
+
+def _show_gpu(
+    label: str, dtype: str | None, found: GpuExplanation, node: str | None, as_json: bool
+) -> None:
+    """What `explain` shows of a model compiled for a GPU."""
+    show = screen()
+    if as_json and node:
+        show_json(gpu_node_json(found.compiled, found.rows, node))
+    elif as_json:
+        gpu = found.compiled.gpu
+        show_json({
+            "model": label, "target": gpu.name, "dtype": dtype, "kernels": list(map(asdict, found.rows)),
+            **diagnosis_json(diagnose(found.plan, None, machine(gpu), 1)),
+            "decisions": list(map(decision_json, found.decisions)), "subnormals": None,
+            "machine": asdict(gpu), "compile_s": found.compiled.compile_s,
+        })
+    elif node:
+        show.print(gpu_node_table(found.compiled, found.rows, node))
+    else:
+        show.print(kernels_table(found.rows))
+        show.say(*found.sentences(), "")
+        show.print(_ledger(found.decisions))
 
 
 @reported
@@ -169,6 +247,8 @@ def why(
     b: Annotated[
         str | None, typer.Argument(metavar="B", help="The node or value at the other end; all if left out.")
     ] = None,
+    target: TargetOption = None,
+    dtype: DtypeOption = None,
     threads: ThreadsOption = None,
     shape: ShapeOption = None,
     fuse: FuseOption = "auto",
@@ -180,10 +260,14 @@ def why(
 ) -> None:
     """Say in a sentence why the edge between two nodes, or each edge of one node, is fused or is not.
 
+    With `--target` it also tells how the kernels at the edge fitted the GPU, tile by tile.
+
     Example: `onepass why zoo:resnet50 /conv1/Conv /bn1/BatchNormalization`
     """
     with progress() as step:
-        opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
+        opened = open_model(
+            step, model, shape, threads, fuse, exact, without, allow, tune, target, dtype
+        )
         step("planning the model")
         plan = opened.setup.compile(import_onnx(opened.loaded, opened.shapes)).plan
     text = why_edge(plan, a, b)
@@ -218,6 +302,7 @@ def bench(
     """
     with progress() as step:
         opened = open_model(step, model, shape, threads, fuse, exact, without, allow, tune)
+        assert isinstance(opened.setup, Setup), "it has no target"
         peers = [name.strip() for name in against.split(",") if name.strip()]
         race = run_race(opened.label, opened.loaded, opened.setup, opened.shapes, peers, step)
     if as_json:

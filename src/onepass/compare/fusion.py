@@ -2,7 +2,7 @@
 
 In: a loaded model, its shapes and a setup. Out: a `FusionRun`: the outcome with both plans and their
 traces, all that the report needs. Both use the same code generator, the same inputs, and the same layouts but
-for the wider borders of Winograd tiles.
+for the wider borders of Winograd tiles. For a GPU that is not there, both are compiled and nothing is run.
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from onepass.compare.setup import Setup, inputs_of
+from onepass.compare.setup import GpuSetup, Setup, inputs_of
 from onepass.compare.subnormals import subnormal_cost
-from onepass.compare.timing import BUDGET_S, interleave
+from onepass.compare.timing import BUDGET_S, Times, interleave
+from onepass.core.errors import UserError
 from onepass.core.tensor import Shape
 from onepass.core.tolerance import compare
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import OnnxModel
+from onepass.gpu_pipeline import GpuCompiled
 from onepass.graph.interpret import evaluate
+from onepass.graph.ir import Graph
 from onepass.ops.opdef import Array
 from onepass.pipeline import Compiled
+from onepass.report.diagnosis import SubnormalCost
 from onepass.report.html import report_html
 from onepass.report.outcome import HOMES, ErrorFigures, Outcome, RunFigures
 from onepass.runtime.trace import Trace
@@ -35,24 +39,40 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class FusionRun:
-    """Everything found out in one run of `run_fusion`; traces are those of `unfused` and `fused`."""
+    """Everything found out in one run of `run_fusion`; traces are those of `unfused` and `fused`, None where
+    nothing was run."""
 
     outcome: Outcome
-    unfused: Compiled
-    fused: Compiled
-    traces: tuple[Trace, Trace]
-    setup: Setup
+    unfused: Compiled | GpuCompiled
+    fused: Compiled | GpuCompiled
+    traces: tuple[Trace, Trace] | None
+    setup: Setup | GpuSetup
     inputs: Mapping[str, Array]
 
     def html(self) -> str:
-        """The report as one page."""
+        """The report as one page; raises UserError where nothing was run."""
+        if self.traces is None:
+            raise UserError(
+                "there is no report, as nothing was run", why=self.outcome.not_run,
+                remedy="see the plan with explain, or report it where the GPU is",
+            )  # fmt: skip
         return report_html(self.outcome, self.unfused.plan, self.fused.plan, self.traces, self.setup.machine)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What running both ways, unfused first, found out."""
+
+    error: ErrorFigures
+    times: tuple[Times, Times]
+    subnormals: SubnormalCost | None
+    traces: tuple[Trace, Trace]
 
 
 def run_fusion(
     name: str,
     loaded: OnnxModel,
-    setup: Setup,
+    setup: Setup | GpuSetup,
     shapes: Mapping[str, Shape],
     progress: Progress = lambda step: None,
     budget_s: float = BUDGET_S,
@@ -69,11 +89,53 @@ def run_fusion(
     compile_s = time.perf_counter() - started
     progress("compiling op by op")
     unfused = setup.with_fuse("none").compile(graph)
-    inputs = inputs_of(loaded, graph)
+    kinds = fused.plan.graph.types
+    inputs = {name: array.astype(kinds[name].dtype.numpy, copy=False)
+              for name, array in inputs_of(loaded, graph).items()}  # fmt: skip
+    not_run = setup.obstacle() if isinstance(setup, GpuSetup) else ""
+    found = None if not_run else _measure(graph, unfused, fused, setup, inputs, progress, budget_s)
+    unfused_times, fused_times = found.times if found else (None, None)
+    outcome = Outcome(
+        model=name,
+        machine=setup.machine.name,
+        threads=setup.workers,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        shapes={name: graph.types[name].shape for name in graph.inputs},
+        unfused=_figures(unfused, unfused_times),
+        fused=_figures(fused, fused_times),
+        error=found.error if found else None,
+        compile_s=compile_s,
+        decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
+        rewrites=tuple(sorted(setup.settings.rewrites)),
+        cache={"hits": fused.hits, "misses": fused.misses},
+        subnormals=found.subnormals if found else None,
+        target=setup.gpu.name if isinstance(setup, GpuSetup) else "",
+        dtype=str(setup.dtype or "") if isinstance(setup, GpuSetup) else "",
+        not_run=not_run,
+    )
+    return FusionRun(outcome, unfused, fused, found.traces if found else None, setup, inputs)
+
+
+def _figures(compiled: Compiled | GpuCompiled, times: Times | None) -> RunFigures:
+    min_s, median_s = (times.min_s, times.median_s) if times else (None, None)
+    return RunFigures.of_plan(compiled.plan, min_s, median_s)
+
+
+def _measure(
+    graph: Graph, unfused: Compiled | GpuCompiled, fused: Compiled | GpuCompiled, setup: Setup | GpuSetup,
+    inputs: Mapping[str, Array], progress: Progress, budget_s: float,
+) -> _Measured:  # fmt: skip
+    """Runs both, which times a GPU by its own clock."""
     arrays = [inputs[name] for name in graph.inputs]
+    wide = {name: array.astype(graph.types[name].dtype.numpy, copy=False) for name, array in inputs.items()}
     progress("evaluating in float64")
-    exact = evaluate(graph, inputs, np.float64)
+    exact = evaluate(graph, wide, np.float64)
     error = _errors(unfused.program.run(arrays), fused.program.run(arrays), [exact[n] for n in graph.outputs])
+    if isinstance(setup, GpuSetup):
+        progress("running both, and measuring each kernel")
+        traces = (unfused.program.trace(arrays, MOST_TRACED), fused.program.trace(arrays, MOST_TRACED))
+        first, second = (Times(trace.min_s, trace.median_s, trace.runs) for trace in traces)
+        return _Measured(error, (first, second), None, traces)
     progress("running both in turns")
     times = interleave(
         {"unfused": lambda: unfused.program.run(arrays), "fused": lambda: fused.program.run(arrays)}, budget_s
@@ -83,26 +145,7 @@ def run_fusion(
     progress("measuring each kernel")
     runs = max(LEAST_TRACED, min(MOST_TRACED, int(budget_s / 4 / times["unfused"].min_s)))
     traces = (unfused.program.trace(arrays, runs), fused.program.trace(arrays, runs))
-    figures = [
-        RunFigures.of_plan(each.plan, times[way].min_s, times[way].median_s)
-        for way, each in (("unfused", unfused), ("fused", fused))
-    ]
-    outcome = Outcome(
-        model=name,
-        machine=setup.machine.name,
-        threads=setup.workers,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        shapes={name: graph.types[name].shape for name in graph.inputs},
-        unfused=figures[0],
-        fused=figures[1],
-        error=error,
-        compile_s=compile_s,
-        decisions={home: sum(d.home == home for d in fused.plan.decisions) for home in HOMES},
-        rewrites=tuple(sorted(setup.settings.rewrites)),
-        cache={"hits": fused.hits, "misses": fused.misses},
-        subnormals=subnormals,
-    )
-    return FusionRun(outcome, unfused, fused, traces, setup, inputs)
+    return _Measured(error, (times["unfused"], times["fused"]), subnormals, traces)
 
 
 def _errors(unfused: Sequence[Array], fused: Sequence[Array], exact: Sequence[Array]) -> ErrorFigures:

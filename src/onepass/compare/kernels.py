@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from onepass.compare.setup import Setup
+from onepass.compare.setup import GpuSetup, Setup
 from onepass.core.tolerance import Comparison, compare
 from onepass.fuse.plan import Plan, Region
+from onepass.gpu_pipeline import GpuCompiled
 from onepass.graph.interpret import evaluate
 from onepass.graph.ir import Graph
 from onepass.graph.layout import PLAIN
@@ -55,7 +56,9 @@ def checks_verdict(checks: Sequence[KernelCheck]) -> tuple[str, ...]:
     return (told,)
 
 
-def check_kernels(graph: Graph, setup: Setup, inputs: Mapping[str, Array]) -> tuple[KernelCheck, ...]:
+def check_kernels(
+    graph: Graph, setup: Setup | GpuSetup, inputs: Mapping[str, Array]
+) -> tuple[KernelCheck, ...]:
     """Runs the model once, with every value kept, and checks each kernel in the order they run.
 
     Takes the memory of all intermediate values at a time. Raises UserError as compilation does.
@@ -92,7 +95,7 @@ def _part(plan: Plan, region: Region) -> Graph:
     return replace(plan.graph, nodes=region.nodes, inputs=inputs, outputs=region.outputs)
 
 
-def kept_value(compiled: Compiled, name: str, values: Mapping[str, Array]) -> Array:
+def kept_value(compiled: Compiled | GpuCompiled, name: str, values: Mapping[str, Array]) -> Array:
     """The value `name` as its kernel left it in a run that kept every value, in plain order; a part is cut
     out of its whole, maybe of `values`."""
     plan = compiled.plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from rich.table import Table
 
@@ -212,7 +212,15 @@ def _label(row: OpRow) -> str:
     return row.node if row.op.lower() in row.node.lower() else f"{row.node} ({row.op})"
 
 
-def node_row(plan: Plan, rows: Sequence[OpRow], name: str) -> OpRow:
+class _Row(Protocol):
+    @property
+    def region(self) -> int: ...
+
+
+R = TypeVar("R", bound=_Row)
+
+
+def node_row(plan: Plan, rows: Sequence[R], name: str) -> R:
     """The row of the kernel that runs node `name`. Raises UserError for an unknown name and for a view."""
     check_name(name, [node.name for node in plan.graph.nodes])
     region = next(region for region in plan.regions if any(node.name == name for node in region.nodes))

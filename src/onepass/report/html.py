@@ -131,6 +131,7 @@ def _context(outcome: Outcome) -> str:
 
 def _figures(outcome: Outcome) -> str:
     unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
+    assert error is not None, "the page is that of a run"
     figures = (
         ("Time", f"{outcome.speedup:.2f}×", f"{seconds_text(unfused.min_s)} → {seconds_text(fused.min_s)}"),
         ("Intermediate bytes", f"−{share_text(outcome.intermediate_bytes_cut)}",

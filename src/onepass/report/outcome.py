@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from rich.console import Group
 from rich.text import Text
 
+from onepass.core.dtypes import DTYPES, F32, finfo
 from onepass.core.tensor import Shape
 from onepass.cost.machine import Level
 from onepass.fuse.plan import Plan
@@ -30,23 +31,31 @@ NOISE = 0.03
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """One way to run the model: times over interleaved runs, launches, and bytes as the plan counts them."""
+    """One way to run the model: times over interleaved runs (None where it was not run) and as predicted,
+    launches, and bytes as the plan counts them."""
 
-    min_s: float
-    median_s: float
+    min_s: float | None
+    median_s: float | None
+    predicted_s: float
     kernels: int
     intermediate_bytes: int
     bytes: Mapping[Level, int]
 
+    @property
+    def seconds(self) -> float:
+        """The minimum measured, or what is predicted."""
+        return self.predicted_s if self.min_s is None else self.min_s
+
     @classmethod
-    def of_plan(cls, plan: Plan, min_s: float, median_s: float) -> RunFigures:
+    def of_plan(cls, plan: Plan, min_s: float | None, median_s: float | None) -> RunFigures:
         """The figures of `plan`, with its measured times in seconds."""
         total = totals(plan)
         moved = {
             level: sum(region.estimate.traffic.bytes_at.get(level, 0) for region in plan.regions)
             for level in MOVED_LEVELS
         }
-        return cls(min_s, median_s, total.kernels, total.intermediate_bytes, moved)
+        predicted_s = sum(region.estimate.seconds for region in plan.regions)
+        return cls(min_s, median_s, predicted_s, total.kernels, total.intermediate_bytes, moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +69,10 @@ class ErrorFigures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One model, run unfused and fused side by side. `date` as ISO text, `rewrites` those in use; `cache`
+    """One model, unfused and fused side by side. `date` as ISO text, `rewrites` those in use; `cache`
     counts the fused kernels found in the code cache (`hits`) and compiled (`misses`). `subnormals`: what
-    they cost, None where they do not matter."""
+    they cost, None where they do not matter. `target`: the GPU, '' for a CPU; `dtype`: what the model was
+    lowered to, '' where it was not. `not_run`: why nothing was run, and so `error` is None."""
 
     model: str
     machine: str
@@ -71,17 +81,20 @@ class Outcome:
     shapes: Mapping[str, Shape]
     unfused: RunFigures
     fused: RunFigures
-    error: ErrorFigures
+    error: ErrorFigures | None
     compile_s: float
     decisions: Mapping[Home, int]
     rewrites: tuple[str, ...] = ()
     cache: Mapping[str, int] = field(default_factory=dict)
     subnormals: SubnormalCost | None = None
+    target: str = ""
+    dtype: str = ""
+    not_run: str = ""
 
     @property
     def speedup(self) -> float:
-        """Unfused over fused, minimum seconds of each."""
-        return self.unfused.min_s / self.fused.min_s if self.fused.min_s else 1.0
+        """Unfused over fused, minimum seconds of each, or predicted ones."""
+        return self.unfused.seconds / self.fused.seconds if self.fused.seconds else 1.0
 
     @property
     def intermediate_bytes_cut(self) -> float:
@@ -103,48 +116,76 @@ def outcome_json(outcome: Outcome) -> Json:
 def headline(outcome: Outcome) -> str:
     """The verdict in one short sentence."""
     speedup = outcome.speedup
+    makes, slow = ("is predicted to make", "predicted") if outcome.not_run else ("makes", "unfused")
     if speedup >= 1 + NOISE:
-        return f"Fusion makes this model {speedup:.2f} times as fast."
+        return f"Fusion {makes} this model {speedup:.2f} times as fast."
     if speedup > 1 - NOISE:
-        return "Fusion makes no difference to this model's time."
-    return f"Fusion makes this model slower: {1 / speedup:.2f} times the unfused time."
+        return f"Fusion {makes} no difference to this model's time."
+    return f"Fusion {makes} this model slower: {1 / speedup:.2f} times the {slow} time."
 
 
 def verdict(outcome: Outcome) -> tuple[str, ...]:
     """The sentences below the headline: time, traffic, how equal the results are, and subnormal numbers."""
-    unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
-    # The bound of the project: at most 1e-5, and within three times the unfused run's error.
-    agree = error.relative_l2 <= 1e-5 and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7)
-    equality = "The results agree." if agree else (
-        "The results differ more than rounding explains: do not use this plan before looking into it."
-    )  # fmt: skip
+    unfused, fused = outcome.unfused, outcome.fused
+    if outcome.not_run:
+        how = f"predicted from the datasheet of {outcome.machine}"
+    elif outcome.target:
+        how = "minimum on the same input, by the GPU's clock, without copies to it and back"
+    else:
+        how = f"minimum of interleaved runs on the same input, {plural(outcome.threads, 'thread')}"
     return (
-        f"{seconds_text(unfused.min_s)} unfused, {seconds_text(fused.min_s)} fused "
-        f"(minimum of interleaved runs on the same input, {plural(outcome.threads, 'thread')}).",
+        f"{seconds_text(unfused.seconds)} unfused, {seconds_text(fused.seconds)} fused ({how}).",
         f"Intermediate values written and read back: {bytes_text(unfused.intermediate_bytes)} before, "
         f"{bytes_text(fused.intermediate_bytes)} after ({share_text(outcome.intermediate_bytes_cut)} less), "
         f"in {fused.kernels:,} kernels instead of {unfused.kernels:,}.",
-        f"{equality} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
-        f"{error.unfused_relative_l2:.1e} unfused; largest difference between the two {error.max_abs:.1e}.",
+        f"Nothing was run: {outcome.not_run}." if outcome.error is None
+        else _equality(outcome.error, outcome.dtype),
         *((outcome.subnormals.sentence(),) if outcome.subnormals else ()),
+    )  # fmt: skip
+
+
+def _equality(error: ErrorFigures, dtype: str) -> str:
+    """Whether the results agree: the project's bounds, in float32, are 1e-5 and three times the unfused
+    run's error; a model lowered to `dtype` rounds as much more as that is coarser."""
+    coarser = float(finfo(DTYPES[dtype]).eps / finfo(F32).eps) if dtype else 1.0
+    agree = (
+        error.relative_l2 <= 1e-5 * coarser
+        and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7 * coarser)
+    )  # fmt: skip
+    told = "The results agree." if agree else (
+        "The results differ more than rounding explains: do not use this plan before looking into it."
+    )  # fmt: skip
+    return (
+        f"{told} Relative error against a float64 evaluation: {error.relative_l2:.1e} fused, "
+        f"{error.unfused_relative_l2:.1e} unfused; largest difference between the two {error.max_abs:.1e}."
     )
 
 
 def summary(outcome: Outcome) -> Group:
     """The end of `optimize` on a terminal: unfused against fused as a table, headline and verdict."""
     unfused, fused, error = outcome.unfused, outcome.fused, outcome.error
-    rows = [
-        _compared("time, minimum", unfused.min_s, fused.min_s, seconds_text),
-        _compared("time, median", unfused.median_s, fused.median_s, seconds_text),
+    rows = []
+    if unfused.min_s is None or fused.min_s is None:
+        rows += [_compared("time, predicted", unfused.seconds, fused.seconds, seconds_text)]
+    elif unfused.median_s is not None and fused.median_s is not None:
+        rows += [
+            _compared("time, minimum", unfused.min_s, fused.min_s, seconds_text),
+            _compared("time, median", unfused.median_s, fused.median_s, seconds_text),
+        ]
+    rows += [
         _compared("kernels", unfused.kernels, fused.kernels, "{:,.0f}".format),
         _compared("intermediate bytes", unfused.intermediate_bytes, fused.intermediate_bytes, bytes_text),
         *(
             _compared(f"traffic at {level}", unfused.bytes[level], fused.bytes[level], bytes_text)
             for level in MOVED_LEVELS
+            if level != "l3" or not outcome.target
         ),
-        ("relative error", f"{error.unfused_relative_l2:.1e}", f"{error.relative_l2:.1e}", ""),
     ]
-    title = f"{outcome.model} on {outcome.machine}"
+    if error:
+        errors = (f"{error.unfused_relative_l2:.1e}", f"{error.relative_l2:.1e}")
+        rows.append(("relative error", *errors, ""))
+    where = ", ".join(filter(None, (outcome.target, outcome.dtype)))
+    title = f"{outcome.model} on {outcome.machine}" + (f" ({where})" if where else "")
     style = "bold green" if outcome.speedup >= 1 - NOISE else "bold red"
     homes = ", ".join(f"{count} {home}" for home, count in outcome.decisions.items())
     code = ", ".join(f"{count} {what}" for what, count in outcome.cache.items())
