@@ -169,15 +169,24 @@ def test_subnormal_numbers_are_told_with_their_places_and_their_price(plans):
 
 def test_outcome_json_has_exactly_the_promised_keys(plans):
     data = json.loads(json.dumps(outcome_json(synthetic.outcome(*plans))))
-    run = {"min_s", "median_s", "kernels", "intermediate_bytes", "bytes"}
+    run = {"min_s", "median_s", "predicted_s", "kernels", "intermediate_bytes", "bytes"}
     assert set(data) == {"model", "machine", "threads", "unfused", "fused", "speedup",
                          "intermediate_bytes_cut", "error", "compile_s", "decisions", "cache",
-                         "subnormals"}  # fmt: skip
+                         "subnormals", "target", "dtype", "not_run"}  # fmt: skip
     assert set(data["unfused"]) == set(data["fused"]) == run
     assert set(data["fused"]["bytes"]) == {"l2", "l3", "memory"}
     assert set(data["error"]) == {"max_abs", "relative_l2", "unfused_relative_l2"}
     assert set(data["decisions"]) == {"register", "cache", "memory"}
     assert data["speedup"] == data["unfused"]["min_s"] / data["fused"]["min_s"]
+
+
+def test_a_lowered_model_is_held_to_the_rounding_of_its_type(plans):
+    outcome = synthetic.outcome(*plans)
+    coarse = replace(outcome, error=ErrorFigures(0.1, 5e-3, 4e-3), target="cuda:sm_90")
+    assert any("differ more than" in text for text in verdict(coarse))
+    assert any("results agree" in text for text in verdict(replace(coarse, dtype="float16")))
+    wrong = replace(coarse, dtype="float16", error=ErrorFigures(0.1, 0.5, 4e-3))
+    assert any("differ more than" in text for text in verdict(wrong))
 
 
 def test_verdict_tells_gain_loss_and_no_difference(plans):
