@@ -2,20 +2,25 @@
 
 import numpy as np
 import pytest
+from interpreted import Case, interpret
 
 import onepass.ops.registry  # noqa: F401  (defines the ops)
 from onepass.core.dtypes import F16, F32
 from onepass.core.settings import Settings
 from onepass.core.tensor import TensorType
+from onepass.core.tolerance import compare
 from onepass.cost.gpu import bytes_in_flight_needed, find_gpu
 from onepass.fuse.split import cheapest_split
 from onepass.gpu_pipeline import compile_for_gpu
+from onepass.graph.interpret import evaluate
 from onepass.graph.ir import Graph, Node
 from onepass.loops.tile import Tile
+from onepass.pipeline import laid_out
 from onepass.report.ledger import why
 from onepass.tiles import shaper
 from onepass.tiles.printer import Printer
 
+pytest.importorskip("torch")
 pytest.importorskip("triton")
 TARGET = "cuda:sm_90"
 
@@ -36,14 +41,14 @@ def total(nodes, parts):
     return parts[0]
 
 
-def live(count):
+def live(count, size=1 << 24):
     """Each of `count` inputs is read again once the root of the sum of all squares is known."""
     inputs, outputs = ([f"{letter}{k}" for k in range(count)] for letter in "xy")
     nodes = [Node(f"square{k}", "mul", (x, x), (f"s{k}",), {}) for k, x in enumerate(inputs)]
     root = total(nodes, [f"s{k}" for k in range(count)])
     nodes.append(Node("root", "sqrt", (root,), ("r",), {}))
     nodes += [Node(f"scale{k}", "mul", (x, "r"), (outputs[k],), {}) for k, x in enumerate(inputs)]
-    return graph_of(nodes, tuple(inputs), tuple(outputs))
+    return graph_of(nodes, tuple(inputs), tuple(outputs), size=size)
 
 
 def ratios(count):
@@ -56,8 +61,8 @@ def ratios(count):
     return graph_of(nodes, ("x",), (total(nodes, [f"w{k}" for k in range(count)]),), constants)
 
 
-def compiled(graph, folder, target=TARGET):
-    found = compile_for_gpu(graph, Settings(), target, folder)
+def compiled(graph, folder, target=TARGET, fuse="auto"):
+    found = compile_for_gpu(graph, Settings(fuse=fuse), target, folder)
     for kernel in found.kernels:
         assert kernel.spill_bytes == 0 and kernel.occupancy.launches and not kernel.compiled.refusal
         assert kernel.steps[-1].resources is kernel.compiled.resources and not kernel.steps[-1].objection
@@ -100,12 +105,24 @@ def test_what_cannot_be_launched_gets_another_tile(tmp_path):
     assert steps[0].objection in why(found.plan, "x", "product")
 
 
-def test_hopeless_tiles_are_not_compiled(tmp_path, monkeypatch):
+def test_hopeless_tiles_are_not_compiled_and_parts_compute_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(shaper, "pointwise_tiles", lambda size, gpu: (Tile(1, 1024, 0, 4),))
-    found = compiled(live(64), tmp_path)
+    graph = live(40, 2500)
+    found = compiled(graph, tmp_path, fuse="all")
     assert len(found.kernels) > 1
     (cut, *_) = (decision for decision in found.plan.decisions if decision.reason == "does_not_fit")
     assert cut.fits[0].resources is None and "registers" in cut.fits[0].objection
+    random, types = np.random.default_rng(0), graph.types
+    inputs = {name: random.standard_normal(2500).astype(np.float32) for name in graph.inputs}
+    kernels = dict(zip(found.names, (kernel.built.kernel for kernel in found.kernels), strict=True))
+    case = Case(
+        kernels, found.launches, found.slots, {name: (types[name], inputs[name]) for name in inputs},
+        {name: types[name] for name in graph.outputs}, laid_out(found.constants), found.plan.arena_bytes,
+    )  # fmt: skip
+    (outputs,) = interpret([case], tmp_path)
+    expected = evaluate(graph, inputs, np.float64)
+    for name, array in outputs.items():
+        assert (agreement := compare(array, expected[name], 40, operations=80)).within, agreement
 
 
 def test_too_few_bytes_in_flight_are_told(tmp_path):
