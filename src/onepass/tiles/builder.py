@@ -19,7 +19,7 @@ from onepass.graph.layout import PLAIN, Layout
 from onepass.loops.build import floordiv, mod
 from onepass.loops.ir import Buffer, Expr
 from onepass.loops.tile import Tile, TileKernel
-from onepass.ops.opdef import Combine
+from onepass.ops.opdef import Combine, Compute
 from onepass.tiles.printer import Printer, accumulator_type, identifier
 
 FUNCTIONS = Path(__file__).with_name("device_functions.py")
@@ -84,6 +84,29 @@ class Builder:
         name = "larger" if combine == "max" else "smaller"
         self.printer.functions.add(name)
         return f"{name}({a}, {b})"
+
+    def masked(self, stage: Compute, term: Expr) -> str:
+        """A term of a sum along the columns of a tile, neutral where these do not exist."""
+        printer = self.printer
+        assert stage.combine is not None
+        wide = str(printer.shape)
+        value, mask = printer.value(term), printer.masks.get(1)
+        if mask is None:
+            return value.text if 1 in value.dims else f"tl.broadcast_to({value.text}, {wide})"
+        neutral = printer.value(initial_value(stage.combine, stage.dtype)).text
+        found = f"tl.where({mask.text}, {value.text}, {neutral})"
+        return found if 0 in value.dims or printer.shape[0] == 1 else f"tl.broadcast_to({found}, {wide})"
+
+    def reduced(self, stage: Compute, tile: str) -> str:
+        """`tile` combined along its columns, as a column."""
+        combine, dtype = stage.combine, stage.dtype
+        if combine == "add":
+            return f"tl.sum({tile}, 1)[:, None]"
+        if combine == "mul" or dtype.is_float:
+            name = {"mul": "product", "max": "larger", "min": "smaller"}[str(combine)]
+            self.printer.functions.add(name)
+            return f"tl.reduce({tile}, 1, {name})[:, None]"
+        return f"tl.{combine}({tile}, 1)[:, None]"
 
     def finish(self, title: str, grid: tuple[int, int, int]) -> TileBuilt:
         """The module: a docstring that names what is computed and what lies behind each parameter."""

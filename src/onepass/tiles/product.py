@@ -12,9 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from onepass.core.dtypes import BF16, F16, F32
+from onepass.core.dtypes import BF16, F16, F32, DType
 from onepass.forms.body import Body
 from onepass.forms.nest import FormMismatch
+from onepass.forms.resolve import Indices
 from onepass.graph.ir import Graph
 from onepass.graph.layout import Layout
 from onepass.loops.build import add, idx, mul
@@ -95,55 +96,71 @@ def _group_width(load: Load, channel: str) -> int:
     return 0
 
 
+class Sums:
+    """How the sums of a product are cut: `width` columns, called `column`, `depth` products a step."""
+
+    def __init__(self, found: Product, column: str, width: int, depth: int) -> None:
+        self.found, self.column, self.width, self.depth = found, column, width, depth
+        reduce_axes = found.root.reduce_axes
+        # Channels inside, taps outside; where there are few channels all of them in one.
+        channels_alone = reduce_axes[0].extent >= MIN_DEPTH or len(reduce_axes) == 1
+        self.inner = reduce_axes[:1] if channels_alone else reduce_axes[1:] + reduce_axes[:1]
+        self.outer = tuple(axis for axis in reduce_axes if axis not in self.inner)
+        self.k = math.prod(axis.extent for axis in self.inner)
+        self.taps = math.prod(axis.extent for axis in self.outer)
+        self.steps = math.ceil(self.k / depth)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether one step does."""
+        return self.taps * self.steps == 1
+
+
 class ProductBuilder(Builder):
-    """A program computes `tile.rows` x `tile.columns` of one product of the batch."""
+    """A program computes `tile.rows` x `tile.columns` of one product of the batch.
+
+    `cuts`: extent and tile of each variable. `sums`: those that the kernel makes first.
+    """
 
     def __init__(
-        self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, found: Product
+        self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, found: Product, sums: Sums
     ) -> None:
         super().__init__(body, graph, layouts, tile)
-        self.found = found
-        self.batches, self.m, self.n, _ = found.sizes
-        reduce_axes = found.root.reduce_axes
-        first = reduce_axes[0].extent
-        # Channels inside, taps outside; where there are few channels all of them in one.
-        channels_alone = first >= MIN_DEPTH or len(reduce_axes) == 1
-        self.inner = reduce_axes[:1] if channels_alone else reduce_axes[1:] + reduce_axes[:1]
-        self.taps = tuple(axis for axis in reduce_axes if axis not in self.inner)
-        self.k = math.prod(axis.extent for axis in self.inner)
-        self.steps = math.ceil(self.k / tile.depth)
-        self.n_blocks = math.ceil(self.n / tile.columns)
+        self.found, self.sums = found, sums
+        self.batches, m, n, _ = found.sizes
+        self.cuts = {"m": (m, tile.rows), "k": (sums.k, sums.depth)}
+        self.cuts |= {sums.column: (sums.found.sizes[2], sums.width), "n": (n, tile.columns)}
 
     def build(self, title: str) -> TileBuilt:
         """The kernel."""
+        point = self.point()
+        self.accumulate("acc", point)
+        return self.finished(title, point)
+
+    def finished(self, title: str, point: Indices) -> TileBuilt:
+        """The rest of the kernel once the sums are complete, in `acc`."""
         tile, printer = self.tile, self.printer
-        point = self._point()
-        taps = math.prod(axis.extent for axis in self.taps)
-        printer.shape = (tile.rows, tile.columns)
-        printer.hold("acc", ROW | COLUMN, F32)
-        printer.line(f"acc = tl.zeros({printer.shape}, tl.float32)")
-        with printer.block(f"for step in range(0, {taps * self.steps}):", tile.stages):
-            self._step(point, taps)
         printer.variables |= {"m": Text("m[:, None]", ROW), "n": Text("n[None, :]", COLUMN)}
-        printer.masks = self._masks(("m", 0, "[:, None]"), ("n", 1, "[None, :]"))
+        printer.masks = self.masks("m", "n")
         printer.shape = (tile.rows, tile.columns)
         printer.bind(self.found.root, Text("acc", ROW | COLUMN), point)
         self.write(point)
-        grid = (math.ceil(self.m / tile.rows), self.n_blocks, self.batches)
-        return self.finish(title, grid)
+        return self.finish(title, (self.blocks("m"), self.blocks("n"), self.batches))
 
-    def _point(self) -> tuple[Expr, ...]:
+    def blocks(self, name: str) -> int:
+        """Tiles along a variable."""
+        extent, size = self.cuts[name]
+        return math.ceil(extent / size)
+
+    def point(self) -> Indices:
         """Names this program's rows, columns and batch; the output's place in terms of them."""
-        tile, printer, ranges, found = self.tile, self.printer, self.resolver.ranges, self.found
-        printer.line(f"m = tl.program_id(0) * {tile.rows} + tl.arange(0, {tile.rows})")
-        printer.line(f"n = tl.program_id(1) * {tile.columns} + tl.arange(0, {tile.columns})")
-        ranges |= {"m": (0, self.m - 1), "n": (0, self.n - 1), "b": (0, self.batches - 1)}
+        printer, ranges, found = self.printer, self.resolver.ranges, self.found
+        self.span("m", "tl.program_id(0)")
+        self.span("n", "tl.program_id(1)")
+        ranges["b"] = (0, self.batches - 1)
         if self.batches > 1:
             printer.line("b = tl.program_id(2)")
         printer.variables["b"] = Text("b")
-        for name, extent, size in (("m", self.m, tile.rows), ("n", self.n, tile.columns)):
-            if extent % size:
-                printer.line(f"{name}_inside = {name} < {extent}")
         shape, places = found.root.type.shape, dict[int, Expr]()
         for axes, name in ((found.batch, "b"), (found.rows, "m"), (found.columns, "n")):
             order = self.in_memory_order(self.body.outputs[0], axes)
@@ -156,58 +173,83 @@ class ProductBuilder(Builder):
                 places |= dict(zip(order, self.decoded(idx(name), extents), strict=True))
         return tuple(self.resolver.simplify(places[axis]) for axis in range(len(shape)))
 
-    def _masks(self, *spans: tuple[str, int, str]) -> dict[int, Text]:
-        tile = self.tile
-        sizes = {"m": (self.m, tile.rows), "n": (self.n, tile.columns), "k": (self.k, tile.depth)}
+    def span(self, name: str, block: str) -> None:
+        """Names the places of tile `block` (a number or an expression) along a variable."""
+        (extent, size), printer = self.cuts[name], self.printer
+        start = f"{block} * {size} + " if block != "0" else ""
+        printer.line(f"{name} = {start}tl.arange(0, {size})")
+        if extent % size:
+            printer.line(f"{name}_inside = {name} < {extent}")
+        self.resolver.ranges[name] = (0, extent - 1)
+
+    def masks(self, row: str, column: str) -> dict[int, Text]:
+        """Which places of a tile exist that has these variables along its rows and columns."""
         return {
             dim: Text(f"{name}_inside{index}", frozenset({dim}))
-            for name, dim, index in spans
-            if sizes[name][0] % sizes[name][1]
+            for dim, (name, index) in enumerate(((row, "[:, None]"), (column, "[None, :]")))
+            if self.cuts[name][0] % self.cuts[name][1]
         }
 
-    def _step(self, point: tuple[Expr, ...], taps: int) -> None:
-        """One step along the sum: a tile of each operand, and their product."""
-        printer, resolver, tile, found = self.printer, self.resolver, self.tile, self.found
-        first = "step" if taps == 1 else f"step % {self.steps}" if self.steps > 1 else "0"
-        start = f"({first}) * {tile.depth} + " if first != "0" else ""
-        printer.line(f"k = {start}tl.arange(0, {tile.depth})")
-        if self.k % tile.depth:
-            printer.line(f"k_inside = k < {self.k}")
-        if taps > 1:
-            printer.line(f"tap = step // {self.steps}" if self.steps > 1 else "tap = step")
-        resolver.ranges |= {"k": (0, self.k - 1), "tap": (0, taps - 1)}
-        printer.variables["tap"] = Text("tap")
-        places = {axis.name: place for axis, place in zip(found.root.axes, point, strict=True)}
-        inner = self.decoded(idx("k"), [axis.extent for axis in self.inner])
-        outer = self.decoded(idx("tap"), [axis.extent for axis in self.taps])
-        places |= {axis.name: place for axis, place in zip(self.inner, inner, strict=True)}
-        places |= {axis.name: place for axis, place in zip(self.taps, outer, strict=True)}
-        left = {"m": Text("m[:, None]", ROW), "k": Text("k[None, :]", COLUMN)}
-        right = {"k": Text("k[:, None]", ROW), "n": Text("n[None, :]", COLUMN)}
-        with printer.view(left, self._masks(("m", 0, "[:, None]"), ("k", 1, "[None, :]"))):
-            a = self._operand(found.left, places, (tile.rows, tile.depth))
-        with printer.view(right, self._masks(("k", 0, "[:, None]"), ("n", 1, "[None, :]"))):
-            b = self._operand(found.right, places, (tile.depth, tile.columns))
-        precision = ', input_precision="ieee"' if found.left.dtype == F32 else ""
-        printer.line(f"acc = tl.dot({a}, {b}, acc{precision})")
+    def accumulate(self, name: str, point: Indices, left: Text | None = None) -> None:
+        """The tile `name` of `self.sums` at `point`; `left`: its left operand, where that is known."""
+        printer, sums = self.printer, self.sums
+        printer.shape = (self.tile.rows, sums.width)
+        printer.hold(name, ROW | COLUMN, F32)
+        printer.line(f"{name} = tl.zeros({printer.shape}, tl.float32)")
+        if sums.is_single:
+            self._step(name, point, left or self.left(point))
+            return
+        with printer.block(f"for step in range(0, {sums.taps * sums.steps}):", self.tile.stages):
+            self._step(name, point, self.left(point))
 
-    def _operand(self, load: Load, places: Mapping[str, Expr], shape: tuple[int, int]) -> str:
-        """The text of an operand's tile, zero where it does not exist."""
+    def left(self, point: Indices) -> Text:
+        """The left operand of a step, whose place it names."""
+        printer, resolver, sums, tile = self.printer, self.resolver, self.sums, self.tile
+        first = "step" if sums.taps == 1 else f"(step % {sums.steps})" if sums.steps > 1 else "0"
+        self.span("k", "0" if sums.is_single else first)
+        if sums.taps > 1:
+            printer.line(f"tap = step // {sums.steps}" if sums.steps > 1 else "tap = step")
+        resolver.ranges["tap"] = (0, sums.taps - 1)
+        printer.variables["tap"] = Text("tap")
+        along = {"m": Text("m[:, None]", ROW), "k": Text("k[None, :]", COLUMN)}
+        with printer.view(along, self.masks("m", "k")):
+            return self.operand(sums.found.left, self._places(point), (tile.rows, sums.depth), COLUMN)
+
+    def _places(self, point: Indices) -> dict[str, Expr]:
+        sums = self.sums
+        found = dict(zip((axis.name for axis in sums.found.root.axes), point, strict=True))
+        for axes, name in ((sums.inner, "k"), (sums.outer, "tap")):
+            places = self.decoded(idx(name), [axis.extent for axis in axes])
+            found |= dict(zip((axis.name for axis in axes), places, strict=True))
+        return found
+
+    def _step(self, name: str, point: Indices, left: Text) -> None:
+        """One step along the sum: a tile of each operand, and their product."""
+        sums, column = self.sums, self.sums.column
+        along = {"k": Text("k[:, None]", ROW), column: Text(f"{column}[None, :]", COLUMN)}
+        with self.printer.view(along, self.masks("k", column)):
+            right = self.operand(sums.found.right, self._places(point), (sums.depth, sums.width), ROW)
+        self.dot(name, left, right, sums.found.left.dtype)
+
+    def dot(self, name: str, left: Text, right: Text, dtype: DType) -> None:
+        """Adds a product of two tiles of `dtype` to `name`."""
+        precision = ', input_precision="ieee"' if dtype == F32 else ""
+        self.printer.line(f"{name} = tl.dot({left.text}, {right.text}, {name}{precision})")
+
+    def operand(
+        self, load: Load, places: Mapping[str, Expr], shape: tuple[int, int], along: frozenset[int]
+    ) -> Text:
+        """An operand's tile, summed over the dimension `along`, zero where it does not exist."""
         resolver, printer = self.resolver, self.printer
         if load.buffer in self.body.constants or load.buffer in self.graph.constants:
             resolver.must_pack = frozenset({load.buffer})
-            tile = self.tile
-            resolver.pack_axes = (
-                ("b", self.batches), ("tap", math.prod(axis.extent for axis in self.taps)),
-                ("m", math.ceil(self.m / tile.rows) * tile.rows),
-                ("k", self.steps * tile.depth), ("n", self.n_blocks * tile.columns),
-            )  # fmt: skip
+            padded = tuple((name, self.blocks(name) * size) for name, (_, size) in self.cuts.items())
+            resolver.pack_axes = (("b", self.batches), ("tap", self.sums.taps), *padded)
         printer.shape = shape
         value = resolver.simplify(resolver.resolve(load, places))
         printer.whole |= {resolver.params[label].name for label in resolver.packed}
         found = printer.value(value)
         resolver.must_pack, resolver.pack_axes = frozenset(), ()
-        along = COLUMN if load is self.found.left else ROW
         mask = printer.mask(along)
         # The same at every step: only steps that exist count.
         if not along <= found.dims and mask is not None:
@@ -217,8 +259,12 @@ class ProductBuilder(Builder):
             kind = "" if found.dims else f", {accumulator_type(load.dtype)}"
             order = (found.text, str(shape)) if found.dims else (str(shape), found.text)
             found = Text(f"{whole}({', '.join(order)}{kind})")
-        dtype = {F16: "", BF16: ".to(tl.bfloat16)", F32: ""}[load.dtype]
-        return f"{found.text}{dtype}"
+        return Text(f"{found.text}{as_operand(load.dtype)}", ROW | COLUMN)
+
+
+def as_operand(dtype: DType) -> str:
+    """What makes a tile of `dtype` an operand of a dot."""
+    return ".to(tl.bfloat16)" if dtype == BF16 else ""
 
 
 def build_product(
@@ -228,4 +274,5 @@ def build_product(
     found = match_product(body.reductions()[0])
     if found is None:
         raise FormMismatch("not a product of matrices")
-    return ProductBuilder(body, graph, layouts, tile, found).build(title)
+    sums = Sums(found, "n", tile.columns, tile.depth)
+    return ProductBuilder(body, graph, layouts, tile, found, sums).build(title)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from onepass.forms.body import Body
-from onepass.forms.nest import FormMismatch, initial_value
+from onepass.forms.nest import FormMismatch
 from onepass.forms.resolve import Resolver
 from onepass.forms.row_space import Pass, RowSpace
 from onepass.graph.ir import Graph
@@ -123,11 +123,11 @@ class _RowBuilder(Builder):
         for _ in self._walk(length):
             inner = self._decoded_along(self._like_outputs(p), length)
             names = {a.name: inner[b.name] for a, b in zip(stage.reduce_axes, p.axes, strict=True)}
-            term = self._masked(p, resolver.simplify(resolver.resolve(stage.body, values | names)), wide)
+            term = self.masked(stage, resolver.simplify(resolver.resolve(stage.body, values | names)))
             if looped:
                 combined = self.combined(stage.combine, f"{total}_part", term, stage.dtype)
                 printer.line(f"{total}_part = {combined}")
-        found = self._reduced(p, f"{total}_part" if looped else term)
+        found = self.reduced(stage, f"{total}_part" if looped else term)
         printer.line(f"{total} = {found}")
         printer.bind(stage, Text(total, ROW), place)
 
@@ -137,27 +137,6 @@ class _RowBuilder(Builder):
             order = [self.space.inner.index(axis) for axis in self.along]
             return [p.axes[k] for k in order]
         return list(p.axes)
-
-    def _masked(self, p: Pass, term: Expr, wide: str) -> str:
-        """A term at every place of the row, neutral where the row does not reach."""
-        printer, stage = self.printer, p.stage
-        assert stage.combine is not None
-        value, mask = printer.value(term), printer.masks.get(1)
-        if mask is None:
-            return value.text if 1 in value.dims else f"tl.broadcast_to({value.text}, {wide})"
-        neutral = printer.value(initial_value(stage.combine, stage.dtype)).text
-        found = f"tl.where({mask.text}, {value.text}, {neutral})"
-        return found if 0 in value.dims or self.tile.rows == 1 else f"tl.broadcast_to({found}, {wide})"
-
-    def _reduced(self, p: Pass, tile: str) -> str:
-        combine, dtype = p.stage.combine, p.stage.dtype
-        if combine == "add":
-            return f"tl.sum({tile}, 1)[:, None]"
-        if combine == "mul" or dtype.is_float:
-            name = {"mul": "product", "max": "larger", "min": "smaller"}[str(combine)]
-            self.printer.functions.add(name)
-            return f"tl.reduce({tile}, 1, {name})[:, None]"
-        return f"tl.{combine}({tile}, 1)[:, None]"
 
 
 def build_rows(body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, title: str) -> TileBuilt:
