@@ -98,7 +98,7 @@ def compile_for_gpu(
     for step in GRAPH_PASSES:
         graph = step(graph)
     mode = FuseMode.parse(settings.fuse)
-    rewrites = settings.rewrites & {"fold_batch_norm"}
+    rewrites = settings.rewrites & {"fold_batch_norm", "online_softmax"}
     shaper = GpuShaper(gpu)
     context = Context(graph, channels_last(graph), machine(gpu), 1, rewrites, shaper=shaper)
     cuts: dict[tuple[frozenset[str], frozenset[str]], Cut] = {}

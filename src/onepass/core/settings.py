@@ -13,6 +13,8 @@ REWRITES = {
     "fold_batch_norm": "batch norm as one multiply-add, its two numbers a channel rounded once",
     FLUSH: "numbers below 2^-126 (float64: 2^-1022) are zero, as operands and as results; off unless allowed",
     "winograd": "3x3 convolutions by way of transformed tiles, with fewer multiplications",
+    "online_softmax": "on a GPU, long rows of softmax between two products go block by block: in n blocks up "
+    "to n rounded factors exp(maximum before - maximum after) enter a weight",
 }
 """The rewrites that may change results, each with what it does."""
 DEFAULT_REWRITES = frozenset(REWRITES) - {FLUSH}

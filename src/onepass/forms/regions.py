@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from onepass.cost.gpu import Fit
@@ -61,7 +61,7 @@ class Shaped:
     `alternative_s`: of a convolution that can be computed in Winograd's form and directly, the predicted
     seconds of the way not taken.
     `options`: where the context has choices, the ways to run it that are worth timing, its own first.
-    `tile`: how a GPU's kernel is cut.
+    `tile`: how a GPU's kernel is cut. `in_cache` tells for each value between members of a chain how it lies.
     """
 
     nodes: tuple[Node, ...]
@@ -75,6 +75,7 @@ class Shaped:
     built: Built | None = None
     options: tuple[Option, ...] = ()
     tile: Tile | None = None
+    in_cache: Mapping[str, str] = field(default_factory=dict)
 
 
 class Shaper(Protocol):
@@ -83,8 +84,8 @@ class Shaper(Protocol):
     def shape(self, context: Context, nodes: Sequence[Node], outputs: Sequence[str]) -> Shaped:
         """The form and estimate of a group."""
 
-    def chain(self, context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
-        """Both regions as one in which what passes between them stays in cache."""
+    def chain(self, context: Context, parts: Sequence[Shaped]) -> Shaped:
+        """Regions, each of which reads what the one before makes, as one in which that stays in cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,17 +197,15 @@ def _or_winograd(context: Context, direct: Shaped) -> Shaped:
     return replace(found, options=tuple(options))
 
 
-def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
-    """Both regions as one that runs row by row, what passes between them in rings; raises `FormMismatch`.
+def shape_chain(context: Context, parts: Sequence[Shaped]) -> Shaped:
+    """All regions as one that runs row by row, what passes between them in rings; raises `FormMismatch`.
 
-    Of the producer only its one output is read, and only by the consumer.
+    Of each but the last only its one output is read, and only by the next.
     """
     if context.shaper is not None:
-        return context.shaper.chain(context, producer, consumer)
+        return context.shaper.chain(context, parts)
     graph, layouts = context.graph, context.layouts
-    bodies = [
-        body for part in (producer, consumer) for body in (part.chain.bodies if part.chain else (part.body,))
-    ]
+    bodies = [body for part in parts for body in (part.chain.bodies if part.chain else (part.body,))]
     for body in bodies:
         _check_member(context, body)
     between = [body.outputs[0] for body in bodies[:-1]]
@@ -228,8 +227,9 @@ def shape_chain(context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
         bodies[-1].outputs,
         {name: array for body in bodies for name, array in body.constants.items()},
     )
-    nodes = (*producer.nodes, *consumer.nodes)
-    return Shaped(nodes, consumer.outputs, whole, "chain", guess, chain=chain)
+    nodes = tuple(node for part in parts for node in part.nodes)
+    in_cache = {name: str(ring) for name, ring in chain.rings.items()}
+    return Shaped(nodes, parts[-1].outputs, whole, "chain", guess, chain=chain, in_cache=in_cache)
 
 
 def _check_member(context: Context, body: Body) -> None:

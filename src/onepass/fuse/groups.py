@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from onepass.forms.regions import Context, Shaped, shape_region
@@ -130,7 +131,8 @@ class Groups:
             return "border_of_zeros"
         if leaves:
             return "several_consumers"
-        return "" if self._keeps_lanes(producer, value) else "prologue_would_repeat"
+        in_place = self.context.shaper is not None or self._keeps_lanes(producer, value)  # a GPU has no lanes
+        return "" if in_place else "prologue_would_repeat"
 
     def _keeps_lanes(self, producer: Group, value: str) -> bool:
         """Whether the last dimension stays last, so that what was contiguous is read contiguously."""
@@ -144,9 +146,9 @@ class Groups:
                 return False
         return True
 
-    def merge(self, producer: Group, consumer: Group, shaped: Shaped) -> None:
-        """Makes the two one group."""
-        group = Group(producer.members | consumer.members, shaped)
+    def merge(self, parts: Iterable[Group], shaped: Shaped) -> None:
+        """Makes the groups one."""
+        group = Group(frozenset().union(*(part.members for part in parts)), shaped)
         for at in group.members:
             self.group_of[at] = group
 

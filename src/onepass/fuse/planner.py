@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from onepass.core.errors import OptionError
 from onepass.cost.gpu import Fit
@@ -126,9 +127,9 @@ def _region(groups: Groups, number: int, group: Group) -> Region:
         return Region(number, "view", nodes, read, outputs, NOTHING)
     inputs = tuple(name for name in group.shaped.body.inputs if name in groups.graph.types)
     shaped = group.shaped
-    rings = shaped.chain.rings if shaped.chain else {}
-    in_cache = {name: str(ring) for name, ring in rings.items()}
-    return Region(number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options, in_cache)
+    return Region(
+        number, shaped.form, nodes, inputs, outputs, shaped.estimate, shaped.options, shaped.in_cache
+    )
 
 
 class _Planner:
@@ -144,53 +145,75 @@ class _Planner:
                 self._fuse_along(value, at)
         if mode.kind == "none":
             return
-        for at, node in enumerate(graph.nodes):
-            for value in dict.fromkeys(node.inputs):
-                if value in producer_of:
-                    self._chain_along(value, at)
+        made = -1  # on a GPU what a chain reads may have had several readers, which are one now
+        while made < self.merges and (made < 0 or context.shaper is not None):
+            made = self.merges
+            for at, node in enumerate(graph.nodes):
+                for value in dict.fromkeys(node.inputs):
+                    if value in producer_of:
+                        self._chain_along(value, at)
 
     def _chain_along(self, value: str, at: int) -> None:
-        """Puts the producer of `value` and its one reader into a chain of rows, where that is faster."""
+        """Puts the producer of `value` and its one reader into a chain, where that is faster.
+
+        A producer of rows that alone reads what a product makes comes with that.
+        """
         groups = self.groups
         producer, consumer = groups.group_of[groups.producer_of[value]], groups.group_of[at]
-        if producer is consumer or producer.shaped is None or consumer.shaped is None:
+        if producer is consumer or not self._hands_over(producer, consumer, value):
             return
+        parts = [producer, consumer]
+        if producer.shaped is not None and producer.shaped.form == "row":
+            parts[:0] = self._product_before(producer)
+        edges = [edge for pair in pairwise(parts) for edge in groups.edges_between(*pair)]
+        attempt, shaped = self._chain_attempt(parts, value, self.attempts[value, at])
+        self.attempts |= dict.fromkeys(edges, attempt)
+        if shaped is not None:
+            groups.merge(parts, shaped)
+            self.merges += len(parts) - 1
+
+    def _hands_over(self, producer: Group, consumer: Group, value: str) -> bool:
+        """Whether all that `producer` makes for others is `value`, and for `consumer` alone."""
+        groups = self.groups
+        if producer.shaped is None or consumer.shaped is None or value in groups.graph.outputs:
+            return False
         readers = {id(groups.group_of[reader]) for reader in groups.consumers_of[value]}
-        only_reader = readers == {id(consumer)} and value not in groups.graph.outputs
-        if not only_reader or groups.leaving(producer.members) != (value,):
-            return
-        if rules.has_cycle(producer.members, consumer.members, groups.successors):
-            return
-        if self._cut(producer, consumer):
-            return
+        return readers == {id(consumer)} and groups.leaving(producer.members) == (value,)
+
+    def _product_before(self, reader: Group) -> list[Group]:
+        """A product whose only reader is `reader`, if there is one."""
+        groups = self.groups
+        read = [name for node in groups.nodes(reader.members) for name in node.inputs]
+        for name in (name for name in dict.fromkeys(read) if name in groups.producer_of):
+            group = groups.group_of[groups.producer_of[name]]
+            if group.shaped and group.shaped.form == "contraction" and self._hands_over(group, reader, name):
+                return [group]
+        return []
+
+    def _chain_attempt(self, parts: list[Group], value: str, old: Attempt) -> tuple[Attempt, Shaped | None]:
+        context, shapes = self.groups.context, [part.shaped for part in parts if part.shaped]
+        nodes = self.groups.nodes(frozenset().union(*(part.members for part in parts)))
+        if cut := cut_through(context, nodes):
+            return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits), None
         try:
-            shaped = shape_chain(groups.context, producer.shaped, consumer.shaped)
-        except FormMismatch:
-            return
-        old = self.attempts[value, at]
-        apart, together = producer.seconds + consumer.seconds, shaped.estimate.seconds
-        objection = self.mode.objection(groups.nodes(producer.members | consumer.members), self.merges)
-        settled = (groups.context.choices or {}).get(rows_key(value))
+            shaped = shape_chain(context, shapes)
+        except FormMismatch as mismatch:
+            return replace(old, numbers=old.numbers or str(mismatch)), None
+        apart, together = sum(part.seconds for part in parts), shaped.estimate.seconds
+        settled = (context.choices or {}).get(rows_key(value))
         worth = together < apart or self.mode.kind == "all" if settled is None else settled
-        if objection:
-            attempt = Attempt("switched_off", objection)
-        elif not worth:
+        if objection := self.mode.objection(nodes, self.merges):
+            return Attempt("switched_off", objection), None
+        if not worth:
             numbers = f"through rows in cache {_us(together)} against {_us(apart)}"
-            attempt = Attempt(old.reason, numbers, apart - together, "cache")
             # Neighbours are timed one at a time: what one does changes what the other meets.
-            alone = not producer.shaped.options and not consumer.shaped.options
-            if together < MOST_SLOWER * apart and alone:
-                consumer.shaped = self._with_ways(consumer.shaped, (value,), apart, together, False)
-        else:
-            numbers = f"{_us(together)} instead of {_us(apart)}"
-            attempt = Attempt("rows_in_cache", numbers, apart - together)
-            rings = tuple(shaped.chain.rings) if shaped.chain else ()
-            apart = sum(part.options[1].seconds if part.chain and part.options else part.estimate.seconds
-                        for part in (producer.shaped, consumer.shaped))  # fmt: skip
-            groups.merge(producer, consumer, self._with_ways(shaped, rings, apart, together, True))
-            self.merges += 1
-        for name, reader in groups.edges_between(producer, consumer):
-            self.attempts[name, reader] = attempt
+            if together < MOST_SLOWER * apart and not any(part.options for part in shapes):
+                parts[-1].shaped = self._with_ways(shapes[-1], (value,), apart, together, False)
+            return Attempt(old.reason, numbers, apart - together, "cache"), None
+        attempt = Attempt("rows_in_cache", f"{_us(together)} instead of {_us(apart)}", apart - together)
+        apart = sum(part.options[1].seconds if part.chain and part.options else part.estimate.seconds
+                    for part in shapes)  # fmt: skip
+        return attempt, self._with_ways(shaped, tuple(shaped.in_cache), apart, together, True)
 
     def _with_ways(
         self, shaped: Shaped, values: tuple[str, ...], apart: float, together: float, chained: bool
@@ -217,7 +240,7 @@ class _Planner:
         if shaped is not None:
             for name, reader in groups.edges_between(producer, consumer):
                 self.attempts[name, reader] = attempt
-            groups.merge(producer, consumer, shaped)
+            groups.merge((producer, consumer), shaped)
             self.merges += 1
 
     def _attempt(self, producer: Group, consumer: Group, value: str) -> tuple[Attempt, Shaped | None]:

@@ -33,7 +33,8 @@ class TileKernel:
 class Tile:
     """How a region is cut: a program computes `rows` x `columns` outputs, sums in steps of `depth`.
 
-    What rows and columns are is the form's business; `depth` 0: the whole row at once.
+    What rows and columns are is the form's business; `depth` 0: the whole row at once. `middle`: of two
+    products in a kernel, columns of what passes between them that are made at a time.
     """
 
     rows: int = 1
@@ -42,8 +43,10 @@ class Tile:
     warps: int = 4
     stages: int = 3
     max_registers: int | None = None
+    middle: int = 0
 
     def __str__(self) -> str:
         depth = f", {self.depth} deep" if self.depth else ""
+        depth += f", over {self.middle} between" if self.middle else ""
         limit = f", at most {self.max_registers} registers" if self.max_registers else ""
         return f"{self.rows} x {self.columns}{depth}, {self.warps} warps{limit}"

@@ -3,8 +3,8 @@
 A program computes `tile.middle` columns of the first product's rows, what follows on them (bias, activation,
 scale, mask, softmax), and multiplies that tile by its part of the second product's right operand at once.
 Where a row of what passes between fits, all reductions along it are those of the op itself. Else it must
-be a softmax, and the rewrite `online_softmax` makes it block by block: maximum and total of a row are those so
-far, and what has been summed is scaled down when the maximum grows (Milakov and Gimelshein 2018, Online
+be a softmax, and the rewrite `online_softmax` makes it block by block: maximum and total of a row are those
+so far, and what has been summed is scaled down when the maximum grows (Milakov and Gimelshein 2018, Online
 normalizer calculation for softmax; Dao et al. 2022, FlashAttention).
 """
 
@@ -30,7 +30,16 @@ from onepass.loops.walk import index_names
 from onepass.ops.opdef import Compute
 from onepass.tiles.builder import TileBuilt
 from onepass.tiles.printer import Printer, Text
-from onepass.tiles.product import COLUMN, ROW, Product, ProductBuilder, Sums, as_operand, match_product
+from onepass.tiles.product import (
+    COLUMN,
+    ROW,
+    Product,
+    ProductBuilder,
+    Sums,
+    as_operand,
+    is_moved,
+    match_product,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +57,10 @@ class Link:
 
 
 class _Trace:
-    """Where the second product at `point`, whose sum runs over `j`, reads each reduction before it.
+    """Where the second product at `point`, whose sum runs over `j`, reads each reduction before it: `at`.
 
-    Raises `FormMismatch` where one is read at several places, or by anything but the second's left operand.
+    `output` is the place of the output that reads this point. Raises `FormMismatch` where a reduction is read
+    at several places, or one before the second by anything but its left operand.
     """
 
     def __init__(
@@ -69,10 +79,18 @@ class _Trace:
             raise FormMismatch("the second product's left operand is not what the first one makes")
         for stage in body.reductions():
             resolver.bound[stage.name] = self._refuse
-        resolver.bound[second.root.name] = lambda indices: const(0, second.root.dtype)
         resolver.resolve(second.right, self.axes)
+        resolver.bound[second.root.name] = partial(self._note, second.root)
+        shape = body.output.type.shape
+        places = tuple(idx(f"q{at}") for at, _ in enumerate(shape))
+        resolver.ranges |= {f"q{at}": (0, extent - 1) for at, extent in enumerate(shape)}
         for name in body.outputs:
-            resolver.value(name, point)
+            resolver.value(name, places)
+        read = zip(self.at.pop(second.root.name), point, second.root.axes, strict=True)
+        moved = {index: at for index, at, axis in read if axis.extent > 1}
+        if moved.keys() != {place for place, extent in zip(places, shape, strict=True) if extent > 1}:
+            raise FormMismatch("what follows reads the second product at other places than it computes")
+        self.output = tuple(moved.get(place, Const(0)) for place in places)
 
     def _note(self, stage: Compute, indices: Indices) -> Expr:
         if self.at.setdefault(stage.name, indices) != indices:
@@ -99,7 +117,7 @@ def match_link(body: Body, graph: Graph, layouts: Mapping[str, Layout]) -> Link:
     reductions = body.reductions()
     products = [found for found in map(match_product, reductions) if found is not None]
     if len(products) != 2 or products[1].root is not reductions[-1] or any(p.width for p in products):
-        raise FormMismatch("not one product of what another makes")
+        raise FormMismatch("")
     first, second = products
     length = math.prod(axis.extent for axis in second.root.reduce_axes)
     names = [f"o{at}" for at, _ in enumerate(second.root.axes)]
@@ -116,6 +134,8 @@ def match_link(body: Body, graph: Graph, layouts: Mapping[str, Layout]) -> Link:
     batches, m, columns, _ = first.sizes
     if columns != length or batches * m != second.sizes[0] * second.sizes[1]:
         raise FormMismatch("the second product reads only a part, or again and again")
+    if not (is_moved(body, first.right.buffer) and is_moved(body, second.right.buffer)):
+        raise FormMismatch("every tile of rows would compute a right operand again")
     passes = tuple(stage for stage in reductions if match_product(stage) is None)
     for stage in passes:
         if {name for index in trace.at[stage.name] for name in index_names(index)} - rows:
@@ -135,7 +155,8 @@ class _ChainBuilder(ProductBuilder):
     def __init__(
         self, body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, link: Link
     ) -> None:
-        super().__init__(body, graph, layouts, tile, link.second, Sums(link.first, "j", tile.middle, tile.depth))
+        sums = Sums(link.first, "j", tile.middle, tile.depth)
+        super().__init__(body, graph, layouts, tile, link.second, sums)
         self.link = link
 
     def build(self, title: str) -> TileBuilt:
@@ -166,7 +187,7 @@ class _ChainBuilder(ProductBuilder):
             self.dot("acc", held, right, link.second.left.dtype)
         if online:
             printer.line("acc = acc * tl.div_rn(1.0, total)")
-        return self.finished(title, point)
+        return self.finished(title, point, trace.output)
 
     def _held(self) -> Text:
         """The tile of what passes between, its rows whole where anything is reduced along them."""
@@ -227,5 +248,5 @@ class _ChainBuilder(ProductBuilder):
 
 
 def build_chain(body: Body, graph: Graph, layouts: Mapping[str, Layout], tile: Tile, title: str) -> TileBuilt:
-    """The kernel of two products; raises `FormMismatch` where `match_link` does, and for a row cut in vain."""
+    """The kernel of two products; raises `FormMismatch` where these, or the tile, have no such form."""
     return _ChainBuilder(body, graph, layouts, tile, match_link(body, graph, layouts)).build(title)

@@ -137,14 +137,14 @@ class ProductBuilder(Builder):
         self.accumulate("acc", point)
         return self.finished(title, point)
 
-    def finished(self, title: str, point: Indices) -> TileBuilt:
-        """The rest of the kernel once the sums are complete, in `acc`."""
+    def finished(self, title: str, point: Indices, output: Indices | None = None) -> TileBuilt:
+        """The rest of the kernel once `acc` is complete; `output`: the place in the output if not `point`."""
         tile, printer = self.tile, self.printer
         printer.variables |= {"m": Text("m[:, None]", ROW), "n": Text("n[None, :]", COLUMN)}
         printer.masks = self.masks("m", "n")
         printer.shape = (tile.rows, tile.columns)
         printer.bind(self.found.root, Text("acc", ROW | COLUMN), point)
-        self.write(point)
+        self.write(output or point)
         return self.finish(title, (self.blocks("m"), self.blocks("n"), self.batches))
 
     def blocks(self, name: str) -> int:
@@ -251,8 +251,8 @@ class ProductBuilder(Builder):
         found = printer.value(value)
         resolver.must_pack, resolver.pack_axes = frozenset(), ()
         mask = printer.mask(along)
-        # The same at every step: only steps that exist count.
-        if not along <= found.dims and mask is not None:
+        # Loads give 0 where nothing is; of what is computed, or the same at every step, what exists counts.
+        if mask is not None and (not along <= found.dims or not is_moved(self.body, load.buffer)):
             found = Text(f"tl.where({mask.text}, {found.text}, 0.0)", found.dims | along)
         if found.dims != ROW | COLUMN:
             whole = "tl.broadcast_to" if found.dims else "tl.full"
@@ -260,6 +260,12 @@ class ProductBuilder(Builder):
             order = (found.text, str(shape)) if found.dims else (str(shape), found.text)
             found = Text(f"{whole}({', '.join(order)}{kind})")
         return Text(f"{found.text}{as_operand(load.dtype)}", ROW | COLUMN)
+
+
+def is_moved(body: Body, name: str) -> bool:
+    """Whether each element of `name` is one that lies in memory."""
+    stage = body.stage(name)
+    return stage is None or (isinstance(stage.body, Load) and is_moved(body, stage.body.buffer))
 
 
 def as_operand(dtype: DType) -> str:

@@ -11,9 +11,12 @@ from onepass.forms.nest import FormMismatch
 from onepass.forms.regions import Context, Form, Shaped, check_space, form_of
 from onepass.graph.ir import Node
 from onepass.loops.tile import Tile
+from onepass.loops.walk import loads
 from onepass.tiles.builder import TileBuilt
+from onepass.tiles.chain import build_chain, match_link
 from onepass.tiles.choose import (
     Candidate,
+    chain_candidates,
     nest_estimate,
     pointwise_tiles,
     product_candidates,
@@ -35,18 +38,30 @@ class GpuShaper:
         body = join(context.graph, nodes, outputs, context.rewrites)
         form = _form(body)
         check_space(body, form)
-        best = self.candidates(context, body, form)[0]
-        return Shaped(tuple(nodes), tuple(outputs), body, form, best.estimate, tile=best.tile)
+        best, held = self.candidates(context, body, form)[0], dict[str, str]()
+        if form == "chain":
+            made = context.graph.types.keys() & {stage.name for stage in body.stages}
+            read = {load.buffer for root in body.reductions() for load in loads(root.body)}
+            held = dict.fromkeys(read & made, f"on its SM, in tiles of {best.tile}")
+        return Shaped(
+            tuple(nodes), tuple(outputs), body, form, best.estimate, tile=best.tile, in_cache=held
+        )
 
-    def chain(self, context: Context, producer: Shaped, consumer: Shaped) -> Shaped:
-        """No form of two products yet."""
-        raise FormMismatch("no form keeps what passes between the two in shared memory")
+    def chain(self, context: Context, parts: Sequence[Shaped]) -> Shaped:
+        """Two products, the second of what the first makes, as one kernel."""
+        shaped = self.shape(context, [node for part in parts for node in part.nodes], parts[-1].outputs)
+        if shaped.form != "chain":
+            raise FormMismatch("")
+        return shaped
 
     def candidates(self, context: Context, body: Body, form: Form) -> list[Candidate]:
         """The ways to cut a region, the one predicted to be fastest first."""
         graph, layouts = context.graph, context.layouts
         if form == "row":
             return row_candidates(body, graph, layouts, self.gpu)
+        if form == "chain":
+            link, online = match_link(body, graph, layouts), "online_softmax" in context.rewrites
+            return chain_candidates(body, graph, layouts, self.gpu, link, online)
         product = match_product(body.reductions()[0]) if form == "contraction" else None
         if product is not None:
             return product_candidates(body, graph, layouts, self.gpu, product)
@@ -60,6 +75,8 @@ class GpuShaper:
         arguments = (shaped.body, context.graph, context.layouts, tile, title)
         if shaped.form == "row":
             return build_rows(*arguments)
+        if shaped.form == "chain":
+            return build_chain(*arguments)
         if shaped.form == "contraction" and match_product(shaped.body.reductions()[0]) is not None:
             return build_product(*arguments)
         return build_nest(*arguments)
@@ -69,6 +86,8 @@ def _form(body: Body) -> Form:
     """As on the CPU, but products of 16-bit operands, summed in float32, count as well."""
     reductions = body.reductions()
     products = [root for root in reductions if match_product(root) is not None]
+    if len(products) == 2:
+        return "chain"
     if products and len(reductions) > 1:
         raise FormMismatch("a product and another reduction")
     return "contraction" if products else form_of(body)

@@ -1,0 +1,199 @@
+"""Two products in one kernel, attention among them: numbers in Triton's interpreter, and what is refused."""
+
+import numpy as np
+import pytest
+from gpu_cases import case_of_graph, planned_on_gpu
+from interpreted import interpret
+
+from onepass.core.dtypes import BF16, F16, F32, dtype_of_numpy
+from onepass.core.tensor import TensorType
+from onepass.core.tolerance import compare
+from onepass.graph.interpret import evaluate
+from onepass.graph.ir import Graph, Node
+from onepass.loops.tile import Tile
+
+pytest.importorskip("triton")
+INF = float("inf")
+
+
+def graph_of(inputs, nodes, outputs=None, dtype=F32, constants=()):
+    """`nodes`: op, inputs and attributes; the value of node k is `v{k}`, and the last one is the output."""
+    arrays = {name: np.float32(array).astype(dtype.numpy) for name, array in dict(constants).items()}
+    types = {name: TensorType(dtype, shape) for name, shape in inputs.items()}
+    types |= {name: TensorType(dtype, array.shape) for name, array in arrays.items()}
+    made = []
+    for at, (op, read, attrs) in enumerate(nodes):
+        node = Node(f"{op}{at}", op, tuple(read.split()), (f"v{at}",), attrs)
+        types[f"v{at}"] = node.opdef.lower([types[name] for name in node.inputs], attrs).output_types[0]
+        made.append(node)
+    outputs = outputs or (f"v{len(nodes) - 1}",)
+    return Graph("test", tuple(made), tuple(inputs), tuple(outputs), types, arrays)
+
+
+def normal(*shape, seed=0, scale=1.0):
+    return np.random.default_rng(seed).standard_normal(shape) * scale
+
+
+def attention(batch=2, heads=2, rows=13, length=13, width=40, dtype=F32, mask=None):
+    """softmax(q k' / sqrt(width) + mask) v, as exporters spell it."""
+    shapes = {"q": (batch, heads, rows, width), "k": (batch, heads, length, width)}
+    shapes |= {"v": (batch, heads, length, width)}
+    nodes = [("transpose", "k", {"perm": (0, 1, 3, 2)}), ("matmul", "q v0", {}), ("mul", "v1 scale", {})]
+    if mask is not None:
+        shapes["mask"] = mask
+        nodes.append(("add", "v2 mask", {}))
+    nodes.append(("softmax", f"v{len(nodes) - 1}", {"axis": -1}))
+    nodes.append(("matmul", f"v{len(nodes) - 1} v", {}))
+    return graph_of(shapes, nodes, dtype=dtype, constants={"scale": width**-0.5})
+
+
+def mlp(rows=37, width=24, hidden=72, out=40, dtype=F32):
+    """gelu(x a + bias) b + residual."""
+    constants = {"a": normal(width, hidden, scale=0.2), "b": normal(hidden, out, seed=1, scale=0.2)}
+    constants["bias"] = normal(hidden, seed=2)
+    nodes = [("matmul", "x a", {}), ("add", "v0 bias", {}), ("gelu", "v1", {}), ("matmul", "v2 b", {}),
+             ("add", "v3 residual", {})]  # fmt: skip
+    return graph_of({"x": (rows, width), "residual": (rows, out)}, nodes, dtype=dtype, constants=constants)
+
+
+def inputs_of(graph, **given):
+    found = {}
+    for seed, name in enumerate(graph.inputs):
+        array = given.get(name, normal(*graph.types[name].shape, seed=seed))
+        found[name] = np.asarray(array, np.float32).astype(graph.types[name].dtype.numpy)
+    return found
+
+
+def check(cases, folder, tile=None):
+    """Each graph is one kernel, and agrees with float64."""
+    programs = [case_of_graph(graph, inputs, "auto", tile, "chain") for graph, inputs in cases]
+    for (graph, inputs), program, outputs in zip(cases, programs, interpret(programs, folder), strict=True):
+        assert len(program.kernels) == 1
+        expected = evaluate(graph, inputs, np.float64)
+        for name in graph.outputs:
+            assert dtype_of_numpy(outputs[name].dtype) == graph.types[name].dtype
+            operations = (4 if graph.types[name].dtype != F32 else 64) * (1 + len(graph.nodes))
+            found = compare(outputs[name], expected[name], 500, operations=operations)
+            assert found.within, f"{name} of {graph.types}: {found}"
+
+
+def masks(rows, length):
+    """-inf at the end, in the first half, in a triangle, and everywhere: that row is NaN."""
+    found = np.zeros((4, 1, rows, length))
+    found[0, ..., length // 3 :] = found[1, ..., : length // 2] = -INF
+    found[2, 0][np.triu_indices(rows, 1, length)] = -INF
+    found[3, 0, ::2] = -INF
+    return found
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_attention_holds_whole_rows(tmp_path, dtype):
+    graphs = [attention(dtype=dtype), attention(1, 1, 5, 197, 64, dtype), attention(1, 3, 20, 64, 16, dtype)]
+    cases = [(graph, inputs_of(graph)) for graph in graphs]
+    masked = attention(4, 2, 13, 29, 40, dtype, (4, 1, 13, 29))
+    cases.append((masked, inputs_of(masked, mask=masks(13, 29))))
+    check(cases, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_attention_block_by_block(tmp_path, dtype):
+    graphs = [attention(1, 2, 20, 77, 40, dtype), attention(1, 1, 33, 64, 16, dtype)]
+    cases = [(graph, inputs_of(graph)) for graph in graphs]
+    masked = attention(4, 1, 20, 45, 16, dtype, (4, 1, 20, 45))
+    cases.append((masked, inputs_of(masked, mask=masks(20, 45))))
+    check(cases, tmp_path, Tile(16, 64, 64, 4, 2, middle=16))
+
+
+def test_infinite_scores_are_nan_as_the_formula_has_it(tmp_path):
+    graph = attention(1, 1, 16, 40, 16, F32, (1, 1, 1, 40))
+    mask = np.zeros((1, 1, 1, 40))
+    mask[..., 20] = INF
+    check([(graph, inputs_of(graph, mask=mask))], tmp_path, Tile(16, 16, 16, 4, 1, middle=16))
+
+
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+@pytest.mark.parametrize("tile", [None, Tile(16, 16, 16, 1, 1, middle=32), Tile(32, 64, 32, middle=128)])
+def test_two_matrices(tmp_path, dtype, tile):
+    graphs = [mlp(dtype=dtype), mlp(64, 32, 64, 64, dtype)]
+    check([(graph, inputs_of(graph)) for graph in graphs], tmp_path, tile)
+
+
+def test_rows_of_the_first_product_are_normalized(tmp_path):
+    constants = {"a": normal(24, 50), "b": normal(50, 20, seed=1), "one": normal(50), "zero": normal(50)}
+    norm = ("layer_normalization", "v0 one zero", {"axis": -1, "epsilon": 1e-5})
+    nodes = [("matmul", "x a", {}), norm, ("matmul", "v1 b", {})]
+    graph = graph_of({"x": (3, 7, 24)}, nodes, constants=constants)
+    check([(graph, inputs_of(graph))], tmp_path)
+
+
+def test_convolutions_of_one_place(tmp_path):
+    window = {"strides": (1, 1), "dilations": (1, 1), "group": 1}
+    one = {**window, "kernel_shape": (1, 1), "pads": (0,) * 4}
+    three = {**window, "kernel_shape": (3, 3), "pads": (1,) * 4}
+    constants = {"a": normal(40, 16, 3, 3, scale=0.1), "b": normal(24, 40, 1, 1, scale=0.2)}
+    nodes = [("conv", "x a", three), ("relu", "v0", {}), ("conv", "v1 b", one)]
+    graph = graph_of({"x": (2, 16, 9, 7)}, nodes, constants=constants)
+    check([(graph, inputs_of(graph))], tmp_path)
+
+
+def test_heads_side_by_side_again(tmp_path):
+    """The transpose after attention is where its output is stored."""
+    graph = attention(2, 3, 13, 21, 40)
+    nodes = (*graph.nodes, Node("turn", "transpose", ("v4",), ("out",), {"perm": (0, 2, 1, 3)}))
+    types = graph.types | {"out": TensorType(F32, (2, 13, 3, 40))}
+    turned = Graph("turned", nodes, graph.inputs, ("out",), types, graph.constants)
+    check([(turned, inputs_of(turned))], tmp_path)
+
+
+def test_queries_are_scaled_where_they_are_read(tmp_path):
+    """Also where log(0) would stand beside them: width 40 is cut in steps of 64."""
+    shapes = {"q": (1, 2, 13, 40), "k": (1, 2, 40, 21), "v": (1, 2, 21, 40)}
+    nodes = [("exp", "q", {}), ("log", "v0", {}), ("abs", "v1", {}), ("log", "v2", {})]
+    nodes += [("matmul", "v3 k", {}), ("softmax", "v4", {"axis": -1}), ("matmul", "v5 v", {})]
+    graph = graph_of(shapes, nodes)
+    check([(graph, inputs_of(graph, q=1.5 + np.abs(normal(1, 2, 13, 40))))], tmp_path)
+
+
+def form_of_regions(graph, **options):
+    planned, _ = planned_on_gpu(graph, **options)
+    return [region.form for region in planned.plan.regions]
+
+
+def test_what_others_read_is_written():
+    graph = mlp()
+    middle = Graph("middle", graph.nodes, graph.inputs, ("v2", "v4"), graph.types, graph.constants)
+    assert form_of_regions(graph) == ["chain"] and form_of_regions(middle) == ["contraction"] * 2
+    nodes = (*graph.nodes, Node("more", "relu", ("v2",), ("v5",), {}))
+    types = graph.types | {"v5": graph.types["v2"]}
+    read_again = Graph("again", nodes, graph.inputs, ("v4", "v5"), types, graph.constants)
+    assert "chain" not in form_of_regions(read_again)
+
+
+def test_a_product_that_adds_what_it_multiplies_is_no_chain():
+    constants = {"a": normal(32, 32), "b": normal(32, 32)}
+    nodes = [("matmul", "x a", {}), ("matmul", "v0 b", {}), ("add", "v1 v0", {})]
+    graph = graph_of({"x": (64, 32)}, nodes, constants=constants)
+    planned, _ = planned_on_gpu(graph)
+    (edge,) = (each for each in planned.plan.decisions if (each.value, each.consumer) == ("v0", "matmul1"))
+    assert edge.home == "memory" and "read by more than the second product" in edge.detail
+
+
+def test_long_rows_of_softmax_need_the_rewrite():
+    graph = attention(1, 12, 4096, 4096, 64, F16)
+    planned, context = planned_on_gpu(graph)
+    (shaped,) = planned.shaped
+    assert shaped.tile.middle < 4096
+    source = context.shaper.build(context, shaped, shaped.tile).kernel.source
+    assert "higher" in source and "for block" in source
+    exact, _ = planned_on_gpu(graph, rewrites=())
+    assert [region.form for region in exact.plan.regions] == ["contraction", "row", "contraction"]
+    (edge,) = (each for each in exact.plan.decisions if each.consumer == "matmul4" and each.producer)
+    assert "4,096 columns" in edge.detail and "bytes of shared memory" in edge.detail
+
+
+def test_short_rows_of_softmax_are_held():
+    for length in (128, 197):
+        planned, context = planned_on_gpu(attention(1, 12, length, length, 64, F16))
+        (shaped,) = planned.shaped
+        assert shaped.tile.middle >= length
+        assert "higher" not in context.shaper.build(context, shaped, shaped.tile).kernel.source
