@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from onepass.core.dtypes import F16, F32
+from onepass.core.dtypes import F32
 from onepass.forms.body import Body
 from onepass.forms.nest import FormMismatch
 from onepass.forms.resolve import Indices, Resolver
@@ -215,9 +215,7 @@ class _ChainBuilder(ProductBuilder):
             printer.line("total = total * scale + tl.sum(weight, 1)[:, None]")
             printer.line("acc = acc * scale")
             printer.line("top = higher")
-            kind = self.link.second.left.dtype
-            narrow = ".to(tl.float16)" if kind == F16 else as_operand(kind)
-            return Text(f"weight{narrow}", ROW | COLUMN)
+            return Text(f"weight{as_operand(self.link.second.left.dtype)}", ROW | COLUMN)
 
     @contextmanager
     def _between(self) -> Iterator[None]:

@@ -259,7 +259,8 @@ class ProductBuilder(Builder):
             kind = "" if found.dims else f", {accumulator_type(load.dtype)}"
             order = (found.text, str(shape)) if found.dims else (str(shape), found.text)
             found = Text(f"{whole}({', '.join(order)}{kind})")
-        return Text(f"{found.text}{as_operand(load.dtype)}", ROW | COLUMN)
+        narrowed = load.dtype == BF16 or not is_moved(self.body, load.buffer)
+        return Text(f"{found.text}{as_operand(load.dtype) if narrowed else ''}", ROW | COLUMN)
 
 
 def is_moved(body: Body, name: str) -> bool:
@@ -269,8 +270,8 @@ def is_moved(body: Body, name: str) -> bool:
 
 
 def as_operand(dtype: DType) -> str:
-    """What makes a tile of `dtype` an operand of a dot."""
-    return ".to(tl.bfloat16)" if dtype == BF16 else ""
+    """What makes a computed tile of `dtype` an operand of a dot."""
+    return {BF16: ".to(tl.bfloat16)", F16: ".to(tl.float16)"}.get(dtype, "")
 
 
 def build_product(
