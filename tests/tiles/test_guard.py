@@ -95,7 +95,7 @@ def test_at_the_cliff_all_registers_are_tried_before_a_split(tmp_path, monkeypat
 
 
 def test_what_cannot_be_launched_gets_another_tile(tmp_path):
-    types = {name: TensorType(F16, (rows, 768)) for name, rows in (("x", 128), ("w", 768), ("y", 128))}
+    types = {name: TensorType(F16, (rows, 768)) for name, rows in (("x", 8192), ("w", 768), ("y", 8192))}
     weights = {"w": np.ones((768, 768), np.float16)}
     node = Node("product", "matmul", ("x", "w"), ("y",), {})
     graph = Graph("product", (node,), ("x",), ("y",), types, weights)
