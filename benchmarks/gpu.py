@@ -1,11 +1,9 @@
-"""What onepass does on the GPU of this machine: numbers, roofs, and times beside PyTorch's.
+"""One GPU, in a few minutes and without a network: numbers, roofs, the suite, and how predictions held.
 
-Run: python benchmarks/gpu.py [--only NAME] [--output FILE] [--rounds N]. Needs `pip install 'onepass[cuda]'`
-and an NVIDIA GPU; no network. Each workload runs fused and op by op in onepass, and in PyTorch, eager and
-compiled (with CUDA graphs); all take turns on the same tensors. Results are checked against the float64
-evaluation of a few of the batch's items. `launch_share`: of the model's time, what is not spent in kernels.
-`bandwidth_share`: bytes that the kernels must move, by their time, over the measured roof. `held`: of the
-regions of several nodes, how many are no slower than their nodes' own kernels.
+Run: python benchmarks/gpu.py [--only NAME] [--seconds S] [--output FILE]. Each workload is compiled op by op
+and fused, checked against PyTorch in float64, and timed against PyTorch, eager and compiled, by the GPU's
+clock. Prints a table and what follows from it, and writes all as JSON. `--tiny --target cuda:sm_90` tries the
+script where no GPU is, in Triton's interpreter (TRITON_INTERPRET=1): then times mean nothing.
 """
 
 from __future__ import annotations
@@ -16,305 +14,337 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
-from onepass.compare.setup import inputs_of
-from onepass.compare.timing import interleave
+from onepass.compare.setup import GpuSetup, gpu_setup, inputs_of
 from onepass.compare.torch_ops import check_ops, run_graph
-from onepass.core.dtypes import F16, F32, DType
+from onepass.core.dtypes import DTYPES, F32, finfo
 from onepass.core.errors import UserError
 from onepass.core.files import write_text
 from onepass.core.settings import Settings
-from onepass.core.tolerance import compare, unit_roundoff
+from onepass.cost.gpu import Gpu, machine
 from onepass.frontends.onnx_import import import_onnx
 from onepass.frontends.onnx_model import load_onnx
-from onepass.gpu_pipeline import GpuCompiled, compile_for_gpu
-from onepass.graph.interpret import evaluate
+from onepass.fuse.plan import Plan
+from onepass.gpu_pipeline import GpuCompiled
 from onepass.graph.ir import Graph
 from onepass.graph.precision import lower_precision
-from onepass.ops.opdef import Array
+from onepass.report.diagnosis import diagnose, model_error
 from onepass.report.terminal import Terminal, table
-from onepass.runtime.gpu_host import present_gpu, require
+from onepass.report.units import roof_text, seconds_text, share_text
+from onepass.runtime.gpu_host import interpreted, require
 from onepass.runtime.trace import Trace
-from onepass.targets.cache import default_directory
 from onepass.zoo import catalog
 
-OUTPUT = Path("results_gpu.json")
-ITEMS = 2  # of a batch, that are also evaluated in float64
-LOOSER, MOST_ROUNDOFFS = 3.0, 100.0  # times the unfused error, and the unit roundoff, that an error may be
-BUDGET_S = 4.0
-Row = dict[str, Any]
-_TEXT = '<ir_version: 8, opset_import: ["" : 17]> net (float[{shape}] x) => (float[{out}] y) {{ {body} }}'
-CHAINS = {
-    "pointwise_chain": "a = Mul(x, x) b = Sigmoid(a) c = Mul(b, x) d = Add(c, x) y = Relu(d)",
-    "layer_norm_chain": "a = Add(x, x) b = LayerNormalization<axis=-1>(a, s, t) c = Erf(b) y = Add(c, x)",
-    "softmax": "y = Softmax<axis=-1>(x)",
-    "conv_bn_relu": "a = Conv<pads=[1,1,1,1]>(x, w) b = BatchNormalization(a, s, t, t, v) y = Relu(b)",
-}
+RESULTS = Path(__file__).with_name("gpu_results.json")
+BUDGET_S, RUNS = 300.0, 20
+NOISE = 0.05  # kernels whose times differ by less are equally fast
+BOUND = 1e-5  # relative error in float32; a coarser type may err as much more as its step is wider
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model of the zoo or of `CHAINS`, for a batch of `shape[0]` items, the rest of which the zoo knows."""
+    """A model as it is built for a size, which is `size`, or `tiny` to try the script."""
 
-    model: str
-    shape: tuple[int, ...]
-    dtype: DType
+    name: str
+    build: Callable[[int], onnx.ModelProto]
+    size: int
+    tiny: int | None = None
+    dtype: str = "float16"
 
-    def __str__(self) -> str:
-        return f"{self.model} {'x'.join(map(str, self.shape))} {self.dtype}"
 
-    def graph(self, batch: int) -> tuple[Graph, Mapping[str, Array]]:
-        """The graph for so many items, and random inputs, both in this workload's precision."""
-        proto = catalog.build(self.model) if self.model in catalog.ENTRIES else self._chain()
-        loaded = load_onnx(proto)
-        shapes = {name: (batch, *shape[1:]) for name, shape in catalog.default_shapes(proto).items()}
-        graph = import_onnx(loaded, shapes or {"x": (batch, *self.shape[1:])})
-        graph = graph if self.dtype == F32 else lower_precision(graph, self.dtype)
-        inputs = inputs_of(loaded, graph)
-        return graph, {name: _cast(array, graph.types[name].dtype) for name, array in inputs.items()}
+def network(nodes: Sequence[tuple[str, str, str, Json]], shapes: Mapping[str, Sequence[int]],
+            weights: Mapping[str, Sequence[int]]) -> onnx.ModelProto:  # fmt: skip
+    """A model of `nodes` (op, inputs, output, attributes); the last output is the model's."""
+    random = np.random.default_rng(0)
+    made = [helper.make_node(op, ins.split(), [out], name=out, **attrs) for op, ins, out, attrs in nodes]
+    inputs = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+              for name, shape in shapes.items()]  # fmt: skip
+    output = helper.make_tensor_value_info(nodes[-1][2], onnx.TensorProto.FLOAT, None)
+    constants = [
+        numpy_helper.from_array(np.abs(random.standard_normal(shape, np.float32)) / 8 + 0.1, name)
+        for name, shape in weights.items()
+    ]
+    graph = helper.make_graph(made, "net", inputs, [output], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
-    def _chain(self) -> onnx.ModelProto:
-        """The chain with an open batch; weights are random, statistics those of normal data."""
-        inner = ",".join(map(str, self.shape[1:]))
-        text = _TEXT.format(shape=f"N,{inner}", out=f"N,{inner}", body=CHAINS[self.model])
-        proto = onnx.parser.parse_model(text)
-        channels = self.shape[1]
-        rng = np.random.default_rng(0)
-        weights = {"w": rng.standard_normal((channels, channels, 3, 3)) / np.sqrt(9 * channels)}
-        weights |= {name: rng.uniform(0.5, 1.5, channels) for name in "sv"} | {"t": np.zeros(channels)}
-        read = {name for node in proto.graph.node for name in node.input}
-        for name in sorted(read & weights.keys()):
-            array = weights[name].astype(np.float32)
-            proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        return proto
+
+def pointwise(size: int) -> onnx.ModelProto:
+    """Six ops on `size` elements."""
+    nodes = [("Add", "a b", "s", {}), ("Tanh", "s", "t", {}), ("Mul", "t a", "u", {}),
+             ("Sigmoid", "u", "v", {}), ("Add", "v b", "w", {}), ("Relu", "w", "y", {})]  # fmt: skip
+    return network(nodes, {"a": [size], "b": [size]}, {})
+
+
+def norm(size: int) -> onnx.ModelProto:
+    """relu(LayerNorm(a + b)), `size` rows of 1,024."""
+    nodes = [("Add", "a b", "s", {}), ("LayerNormalization", "s scale shift", "n", {"axis": -1}),
+             ("Relu", "n", "y", {})]  # fmt: skip
+    shapes = {"a": [size, 1024], "b": [size, 1024]}
+    return network(nodes, shapes, {"scale": [1024], "shift": [1024]})
+
+
+def softmax(size: int) -> onnx.ModelProto:
+    """The softmax of `size` rows of 2,048, scaled."""
+    return network([("Mul", "x scale", "s", {}), ("Softmax", "s", "y", {"axis": -1})],
+                   {"x": [size, 2048]}, {"scale": [1]})  # fmt: skip
+
+
+def convolution(size: int) -> onnx.ModelProto:
+    """Convolution, batch norm and ReLU on `size` images of 64 channels."""
+    nodes = [("Conv", "x w", "c", {"pads": [1, 1, 1, 1]}),
+             ("BatchNormalization", "c scale shift mean var", "n", {}), ("Relu", "n", "y", {})]  # fmt: skip
+    side = 56 if size > 1 else 8
+    vectors = {name: [64] for name in ("scale", "shift", "mean", "var")}
+    return network(nodes, {"x": [size, 64, side, side]}, {"w": [64, 64, 3, 3], **vectors})
+
+
+def zoo(name: str) -> Callable[[int], onnx.ModelProto]:
+    """The model `name` for a batch."""
+
+    def build(batch: int) -> onnx.ModelProto:
+        model = catalog.build(name)
+        shapes = {key: (batch, *shape[1:]) for key, shape in catalog.default_shapes(model).items()}
+        for value in model.graph.input:
+            for dim, size in zip(value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False):
+                dim.dim_value = size
+        return model
+
+    return build
 
 
 WORKLOADS = (
-    Workload("pointwise_chain", (16384, 4096), F32),
-    Workload("layer_norm_chain", (16384, 4096), F32),
-    Workload("softmax", (32768, 4096), F16),
-    Workload("conv_bn_relu", (64, 256, 56, 56), F16),
-    Workload("resnet50", (1,), F16),
-    Workload("resnet50", (64,), F16),
-    Workload("bert_base", (1,), F16),
-    Workload("bert_base", (32,), F16),
+    Workload("pointwise chain", pointwise, 1 << 26, 1 << 10),
+    Workload("layer norm chain", norm, 1 << 16, 2),
+    Workload("softmax", softmax, 1 << 15, 2),
+    Workload("conv + bn + relu", convolution, 64, 1),
+    Workload("resnet50 b1", zoo("resnet50"), 1),
+    Workload("resnet50 b64", zoo("resnet50"), 64),
+    Workload("bert_base b1", zoo("bert_base"), 1),
+    Workload("bert_base b32", zoo("bert_base"), 32),
 )
 
 
-def _cast(array: Array, dtype: DType) -> Array:
-    return array.astype(dtype.numpy) if dtype.is_float else array
-
-
-class Device:
-    """The GPU through PyTorch; where Triton interprets, the processor, for tests."""
-
-    def __init__(self) -> None:
-        self.torch: Any = require("torch")
-        self.target = present_gpu()
-        self.name = "cuda"
-
-    def tensor(self, array: Array) -> Any:
-        """`array` on the device."""
-        return self.torch.from_numpy(np.array(array)).to(self.name)
-
-    def wait(self) -> None:
-        """Until all that was launched is done."""
-        self.torch.cuda.synchronize()
-
-    def waited(self, run: Callable[[], object]) -> Callable[[], object]:
-        """`run`, until its results are there."""
-
-        def done() -> None:
-            run()
-            self.wait()
-
-        return done
-
-    def least_s(self, run: Callable[[], object], runs: int = 20) -> float:
-        """The least of the times of `runs` runs after a warm-up, by the host's clock."""
-        done, found = self.waited(run), []
-        done()
-        for _ in range(runs):
+def seconds_of(torch: Any, device: str, run: Callable[[], object], runs: int = RUNS) -> Json:
+    """Minimum and median seconds of `run` by the device's clock, after warming up."""
+    found = []
+    for _ in range(3):
+        run()
+    for _ in range(runs):
+        if device == "cpu":
             start = time.perf_counter()
-            done()
+            run()
             found.append(time.perf_counter() - start)
-        return min(found)
+            continue
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        run()
+        last.record()
+        torch.cuda.synchronize()
+        found.append(first.elapsed_time(last) * 1e-3)
+    return {"min_s": min(found), "median_s": statistics.median(found)}
 
 
-def roofs(device: Device, size: int = 1 << 28, side: int = 8192) -> Row:
-    """Measured: bytes a second of a copy of `size` float32, operations a second of square products of `side`,
-    and seconds of an empty launch."""
-    torch = device.torch
-    source = torch.zeros(size, device=device.name)
-    target = torch.empty_like(source)
-    found = {"memory_bytes_per_s": 8 * size / device.least_s(lambda: target.copy_(source))}
-    for name, dtype in (("float16", torch.float16), ("float32", torch.float32)):
-        a = torch.randn(side, side, device=device.name, dtype=dtype)
-        found[f"{name}_flops_per_s"] = 2 * side**3 / device.least_s(lambda a=a: a @ a, 5)  # type: ignore[misc]
-    one = torch.zeros(1, device=device.name)
-    found["launch_s"] = device.least_s(lambda: [one.add_(1.0) for _ in range(1000)]) / 1000
-    return found
+def roofs(torch: Any, device: str, tiny: bool) -> dict[str, float]:
+    """What PyTorch reaches: a copy (byte/s, read and written), products (flop/s), a launch in a graph (s)."""
+    size, side = (1 << 12, 64) if tiny else (1 << 28, 8192)
+    a = torch.ones(size, dtype=torch.float32, device=device)
+    b = torch.empty_like(a)
+    found = {"memory": 8 * size / seconds_of(torch, device, lambda: b.copy_(a))["min_s"]}
+    for name in ("float16", "float32"):
+        x = torch.ones((side, side), dtype=getattr(torch, name), device=device)
+        found[f"{name} fma"] = 2 * side**3 / seconds_of(torch, device, lambda x=x: x @ x, 5)["min_s"]
+    small, count = torch.zeros(1, device=device), 1000
+
+    def launches() -> None:
+        for _ in range(count):
+            small.add_(1)
+
+    run: Callable[[], object] = launches
+    if device != "cpu":
+        launches()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launches()
+        run = graph.replay
+    return found | {"launch": seconds_of(torch, device, run, 5)["min_s"] / count}
 
 
-def peers(device: Device, graph: Graph, tensors: Sequence[Any]) -> dict[str, Callable[[], Any]]:
-    """The model in PyTorch: operator by operator, and compiled."""
-    torch = device.torch
+def torch_network(torch: Any, graph: Graph, device: str, wide: bool = False) -> Callable[..., list[Any]]:
+    """`graph` in PyTorch; with `wide` every float in it is float64, as the inputs are to be."""
     check_ops(graph)
+    if wide:
+        nodes = (
+            replace(node, attrs={**node.attrs, "to": "float64"})
+            if node.op == "cast" and DTYPES[str(node.attrs["to"])].is_float else node
+            for node in graph.nodes
+        )  # fmt: skip
+        graph = replace(graph, nodes=tuple(nodes))
     bounds = {name for node in graph.nodes if node.op == "clip" for name in node.inputs[1:]}
-    numbers = {name: array.item() for name, array in graph.constants.items() if name in bounds}
-    weights = {name: device.tensor(a) for name, a in graph.constants.items() if name not in bounds}
-
-    def network(*given: Any) -> Any:
-        return run_graph(torch, graph, {**numbers, **weights, **dict(zip(graph.inputs, given, strict=True))})
-
-    compiled = torch.compile(network, mode="reduce-overhead", fullgraph=True)
-
-    def running(function: Callable[..., Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            with torch.inference_mode():
-                return function(*tensors)
-
-        return run
-
-    return {"torch": running(network), "torch.compile": running(compiled)}
-
-
-def first_items(outputs: Sequence[Any], items: int) -> list[Array]:
-    """The first items of each output, as arrays."""
-    return [np.asarray(output[:items].cpu().numpy()) for output in outputs]
-
-
-def error_of(outputs: Sequence[Array], expected: Mapping[str, Array]) -> float:
-    """Relative L2 error of the worst output."""
-    pairs = zip(outputs, expected.values(), strict=True)
-    return max(compare(found, exact).relative_l2 for found, exact in pairs)
-
-
-def held(fused: Mapping[int, float], plan_of: GpuCompiled, apart: Mapping[str, float]) -> tuple[int, int]:
-    """Of the regions of several nodes, how many take no longer than the kernels of their nodes, and how many
-    there are; `apart` holds the seconds of each node's own kernel."""
-    several = [region for region in plan_of.plan.regions if len(region.nodes) > 1 and region.id in fused]
-    good = [r for r in several if fused[r.id] <= 1.05 * sum(apart.get(node.name, 0.0) for node in r.nodes)]
-    return len(good), len(several)
-
-
-def judged(compiled: GpuCompiled, unfused: GpuCompiled, traces: Sequence[Trace], whole_s: float,
-           memory_bytes_per_s: float) -> Row:  # fmt: skip
-    """What the times of single kernels say: see the module's description."""
-    seconds, alone = (trace.seconds_of_region() for trace in traces)
-    node_s = {region.nodes[0].name: alone[region.id] for region in unfused.plan.regions if region.id in alone}
-    good, several = held(seconds, compiled, node_s)
-    in_kernels = sum(seconds.values())
-    moved = sum(kernel.estimate.traffic.compulsory_bytes for kernel in compiled.kernels)
-    errors = [
-        abs(kernel.estimate.seconds - seconds[kernel.region]) / seconds[kernel.region]
-        for kernel in compiled.kernels if seconds[kernel.region] > 0
-    ]  # fmt: skip
-    return {
-        "kernels": len(compiled.kernels), "unfused_kernels": len(unfused.kernels),
-        "launch_share": max(0.0, 1 - in_kernels / whole_s),
-        "bandwidth_share": moved / in_kernels / memory_bytes_per_s,
-        "prediction_error": statistics.median(errors),
-        "predicted_s": sum(kernel.estimate.seconds for kernel in compiled.kernels),
-        "retiled": sum(len(kernel.steps) > 1 for kernel in compiled.kernels),
-        "held": good, "held_of": several,
-    }  # fmt: skip
-
-
-def row_of(device: Device, workload: Workload, memory_bytes_per_s: float, rounds: int) -> Row:
-    """Compiles, checks and times one workload."""
-    graph, inputs = workload.graph(workload.shape[0])
-    items = min(ITEMS, workload.shape[0])
-    few, _ = workload.graph(items)
-    expected = evaluate(few, {name: array[:items] for name, array in inputs.items()}, np.float64)
-    ways = {
-        name: compile_for_gpu(graph, Settings(fuse=fuse), device.target, default_directory())
-        for name, fuse in (("onepass", "auto"), ("unfused", "none"))
+    constants = {
+        name: array.item() if name in bounds else tensor(torch, array, device, wide)
+        for name, array in graph.constants.items()
     }
-    tensors = [device.tensor(inputs[name]) for name in graph.inputs]
-    runs: dict[str, Callable[[], Any]] = {
-        name: lambda way=way: way.program.run(tensors) for name, way in ways.items()  # type: ignore[misc]
-    }  # fmt: skip
-    missing = {}
-    try:
-        others = peers(device, graph, tensors)
-    except UserError as error:
-        others, missing = {}, {"torch": str(error)}
-    errors = {}
-    for name, run in [*runs.items(), *others.items()]:
-        try:
-            errors[name] = error_of(first_items(run(), items), expected)
-            runs[name] = run
-        except Exception as error:  # a peer's own errors have no common type
-            if name not in others:
-                raise
-            missing[name] = " ".join(str(error).split())[:200]
-    waited = {name: device.waited(run) for name, run in runs.items()}
-    times = interleave(waited, BUDGET_S, 0.0, rounds)
-    traces = [way.program.trace(tensors) for way in ways.values()]
-    roundoff = unit_roundoff(workload.dtype)
-    bound = min(LOOSER * max(errors["unfused"], roundoff), MOST_ROUNDOFFS * roundoff)
+
+    def run(*given: Any) -> list[Any]:
+        return run_graph(torch, graph, constants | dict(zip(graph.inputs, given, strict=True)))
+
+    return run
+
+
+def tensor(torch: Any, array: Any, device: str, wide: bool = False) -> Any:
+    """`array` on the device, floats as float64 with `wide`."""
+    made = torch.from_numpy(np.array(array)).to(device)
+    return made.double() if wide and made.is_floating_point() else made
+
+
+def measure(torch: Any, device: str, workload: Workload, setup: GpuSetup, tiny: bool) -> Json:
+    """One row: errors, times and what the plan said. Raises UserError as compiling and running do."""
+    loaded = load_onnx(workload.build(workload.size if workload.tiny is None or not tiny else workload.tiny))
+    graph = import_onnx(loaded, {})
+    setup = replace(setup, dtype=DTYPES[workload.dtype])
+    started = time.perf_counter()
+    fused, unfused = setup.compile(graph), setup.with_fuse("none").compile(graph)
+    compile_s = time.perf_counter() - started
+    kinds = fused.plan.graph.types
+    arrays = [inputs_of(loaded, graph)[name].astype(kinds[name].dtype.numpy) for name in graph.inputs]
+    given = [tensor(torch, array, device) for array in arrays]
+    with torch.inference_mode():
+        wide = [tensor(torch, array, device, wide=True) for array in arrays]
+        exact = torch_network(torch, graph, device, wide=True)(*wide)
+        errors = {name: relative_l2(each.program.run(given), exact)
+                  for name, each in (("unfused", unfused), ("fused", fused))}  # fmt: skip
+        del wide, exact
+        eager = torch_network(torch, lower_precision(graph, DTYPES[workload.dtype]), device)
+        times: Json = {"eager": seconds_of(torch, device, lambda: eager(*given))}
+        if not tiny:
+            compiled = torch.compile(eager, fullgraph=True)
+            times["torch.compile"] = seconds_of(torch, device, lambda: compiled(*given))
+    traces = [each.program.trace(arrays, RUNS if not tiny else 1) for each in (unfused, fused)]
+    for name, trace in zip(("unfused", "fused"), traces, strict=True):
+        times[name] = {"min_s": trace.min_s, "median_s": trace.median_s}
     return {
-        "workload": str(workload), "within": errors["onepass"] <= bound, "errors": errors,
-        "min_s": {name: each.min_s for name, each in times.items()},
-        "median_s": {name: each.median_s for name, each in times.items()}, "missing": missing,
-        **judged(ways["onepass"], ways["unfused"], traces, times["onepass"].min_s, memory_bytes_per_s),
+        "workload": workload.name, "dtype": workload.dtype, "compile_s": compile_s, "errors": errors,
+        "right": is_right(errors, workload.dtype), "times": times,
+        **judged(unfused, fused, traces[0], traces[1], setup.gpu),
     }  # fmt: skip
 
 
-def shown(rows: Sequence[Row]) -> Any:
-    """The rows as a table."""
-    heads = ("microseconds", "fused", "unfused", "eager", "compile", "kernels", "launches", "of roof",
-             "error", "predicted", "held")  # fmt: skip
-    cells = []
-    for row in rows:
-        times = [f"{row['min_s'][name] * 1e6:.0f}" if name in row["min_s"] else "-"
-                 for name in ("onepass", "unfused", "torch", "torch.compile")]  # fmt: skip
-        shares = [f"{row[name]:.0%}" for name in ("launch_share", "bandwidth_share")]
-        wrong = "" if row["within"] else " WRONG"
-        cells.append((
-            row["workload"], *times, str(row["kernels"]), *shares, f"{row['errors']['onepass']:.1e}{wrong}",
-            f"±{row['prediction_error']:.0%}", f"{row['held']} of {row['held_of']}",
-        ))  # fmt: skip
-    return table(heads[:1], heads[1:], cells)
+def relative_l2(found: Sequence[Any], exact: Sequence[Any]) -> float:
+    """The worst output's; infinite where one is not finite."""
+    worst = 0.0
+    for a, b in zip(found, exact, strict=True):
+        error = float((a.double() - b).norm() / b.norm().clamp(min=1e-300))
+        worst = max(worst, error if np.isfinite(error) else float("inf"))
+    return worst
 
 
-def main(given: Sequence[str] | None = None, workloads: Sequence[Workload] = WORKLOADS) -> int:
-    """Runs the workloads and writes the results; 1 where a result is wrong, 2 where nothing can run."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", metavar="NAME", help="only workloads of this model")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE", help=f"default: {OUTPUT}")
-    parser.add_argument("--rounds", type=int, default=5, help="at least this many (5)")
-    options = parser.parse_args(given)
+def is_right(errors: Mapping[str, float], dtype: str) -> bool:
+    """Whether the fused error is within the bound of the element type, and three times the unfused one."""
+    coarser = float(finfo(DTYPES[dtype]).eps / finfo(F32).eps)
+    return errors["fused"] <= min(BOUND * coarser, 3 * max(errors["unfused"], 1e-7 * coarser))
+
+
+def judged(unfused: GpuCompiled, fused: GpuCompiled, before: Trace, after: Trace, gpu: Gpu) -> Json:
+    """What the traces say of the plan: seconds against predicted ones, bytes a second, the verdicts."""
+    regions = fused.plan.regions
+    moved = sum(sum(region.estimate.traffic.bytes_at.values()) for region in regions)
+    error = model_error(diagnose(fused.plan, after, machine(gpu), 1))
+    predicted = [sum(region.estimate.seconds for region in each.plan.regions) for each in (unfused, fused)]
+    return {
+        "kernels": {"unfused": len(unfused.kernels), "fused": len(fused.kernels)},
+        "predicted_s": {"unfused": predicted[0], "fused": predicted[1]},
+        "model_error": asdict(error) if error else None,
+        "bytes": moved, "bytes_per_s": moved / after.median_s if after.median_s else 0.0,
+        "retiled": sum(len(kernel.steps) > 1 for kernel in fused.kernels),
+        "split": sum(decision.reason == "does_not_fit" for decision in fused.plan.decisions),
+        "verdicts": verdicts(unfused.plan, before, fused.plan, after),
+    }  # fmt: skip
+
+
+def verdicts(unfused: Plan, before: Trace, fused: Plan, after: Trace) -> Json:
+    """For each fused kernel of several nodes: was it no slower than those nodes' own kernels together?"""
+    seconds, apart = after.seconds_of_region(), before.seconds_of_region()
+    alone = {node.name: apart.get(region.id, 0.0) for region in unfused.regions for node in region.nodes}
+    found: dict[str, float] = {}
+    for region in fused.regions:
+        if len(region.nodes) > 1 and region.id in seconds:
+            found[region.name] = seconds[region.id] / max(1e-12, sum(alone[n.name] for n in region.nodes))
+    wrong = {name: ratio for name, ratio in found.items() if ratio > 1 + NOISE}
+    return {"fused": len(found), "held": len(found) - len(wrong), "wrong": wrong}
+
+
+def cells(row: Json, limits: Mapping[str, float]) -> list[str]:
+    """One line of the table."""
+    times, fused = row["times"], row["times"]["fused"]["min_s"]
+    launches = row["kernels"]["fused"] * limits["launch"]
+    error = row["model_error"]
+    return [
+        row["workload"], *(seconds_text(times[name]["min_s"]) if name in times else "–"
+                           for name in ("unfused", "fused", "eager", "torch.compile")),
+        seconds_text(row["predicted_s"]["fused"]), share_text(error["median"]) if error else "–",
+        share_text(launches / fused), share_text(row["bytes_per_s"] / limits["memory"]),
+        f"{row['verdicts']['held']}/{row['verdicts']['fused']}",
+        f"{row['errors']['fused']:.1e}{'' if row['right'] else ' WRONG'}",
+    ]  # fmt: skip
+
+
+HEADINGS = ["unfused", "fused", "eager", "compile", "predicted", "error of\nmodel", "launch\nshare",
+            "of memory\nroof", "verdicts\nheld", "relative\nerror"]  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the workloads; 1 where one is wrong or none ran."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("--seconds", type=float, default=BUDGET_S, help="start nothing after (%(default)s)")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the JSON (%(default)s)")
+    parser.add_argument("--target", default="cuda", help="the GPU (%(default)s: the one that is present)")
+    parser.add_argument("--tiny", action="store_true", help="small shapes, to try the script")
+    options = parser.parse_args(arguments)
+    show, started = Terminal(width=140), time.perf_counter()
     try:
-        device = Device()
-        found = roofs(device)
-        rows = []
-        for workload in workloads:
-            if options.only in (None, workload.model):
-                print(f"{workload} …", file=sys.stderr, flush=True)
-                rows.append(row_of(device, workload, found["memory_bytes_per_s"], options.rounds))
+        torch = require("torch")
+        setup = gpu_setup(Settings(), options.target, None)
     except UserError as error:
-        print(error, file=sys.stderr)
+        show.say(str(error))
         return 2
-    date = datetime.now(UTC).isoformat(timespec="seconds")
-    name = device.torch.cuda.get_device_name(0)
-    results = {"gpu": name, "target": device.target, "date": date, "roofs": found, "rows": rows}
-    write_text(options.output, json.dumps(results, indent=1))
-    screen = Terminal(width=160)
-    screen.print(shown(rows))
-    screen.say(f"{name}: memory {found['memory_bytes_per_s'] / 1e9:.0f} GB/s, "
-               f"float16 {found['float16_flops_per_s'] / 1e12:.0f} TFLOP/s, "
-               f"launch {found['launch_s'] * 1e6:.1f} us. Written: {options.output}")  # fmt: skip
-    return 0 if all(row["within"] for row in rows) else 1
+    assert setup is not None
+    device = "cpu" if interpreted() else "cuda"
+    limits = roofs(torch, device, options.tiny)
+    units = {"memory": "byte/s", "launch": "s"}
+    show.say("Measured: " + ", ".join(f"{name} {roof_text(value, units.get(name, 'flop/s'))}"
+                                      for name, value in limits.items()) + ".")  # fmt: skip
+    rows, notes = [], []
+    for workload in WORKLOADS:
+        if options.only not in (None, workload.name) or (options.tiny and workload.tiny is None):
+            continue
+        if time.perf_counter() - started > options.seconds:
+            notes.append(f"{workload.name} was skipped: {options.seconds:.0f} s are over.")
+            continue
+        show.say(f"{workload.name} …")
+        try:
+            rows.append(measure(torch, device, workload, setup, options.tiny))
+        except UserError as error:
+            notes.append(f"{workload.name} did not run: {error}")
+    show.print(table(["workload"], HEADINGS, [cells(row, limits) for row in rows]))
+    show.say(*notes)
+    versions = {name: version(name) for name in ("onepass", "torch", "triton")}
+    write_text(options.output, json.dumps({
+        "gpu": setup.gpu.name, "device": device, "versions": versions, "roofs": limits, "rows": rows,
+        "notes": notes, "seconds": time.perf_counter() - started,
+    }, indent=1) + "\n")  # fmt: skip
+    show.say(f"Written: {options.output}")
+    return 0 if rows and all(row["right"] for row in rows) else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
 from user_models import conv_relu
 
@@ -21,6 +22,8 @@ import sys
 import numpy as np, torch, onepass
 m = onepass.compile(sys.argv[1], target="cuda:sm_90", dtype=sys.argv[3] or None)
 x = np.load(sys.argv[2])
+with torch.inference_mode():
+    m(torch.from_numpy(x))
 results = m(x)
 assert results.keys() == ("map", "sums") and all(isinstance(r, np.ndarray) for r in results)
 tensors = m(image=torch.from_numpy(x))
@@ -103,3 +106,35 @@ def test_a_call_for_another_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(gpu_host, "present_gpu", lambda: "cuda:sm_80")
     with pytest.raises(onepass.OptionError, match="the GPU that is present is cuda:sm_80"):
         onepass.compile(conv_relu("1"), target="cuda:sm_90")(np.zeros((1, 3, 8, 8), np.float32))
+
+
+NAMES = ("m", "n", "k", "acc", "exp", "p0", "lambda", "larger", "i_inside", "tl")
+UNLUCKY = """
+import sys
+import numpy as np, onepass
+np.save(sys.argv[2], onepass.compile(sys.argv[1], target="cuda:sm_90")(np.load(sys.argv[2]))[0])
+"""
+
+
+def test_names_of_the_users_that_kernels_use_themselves(tmp_path):
+    ops = ("MatMul(x, w)", "Relu({})", "Tanh({})", "Sigmoid({})", "Exp({})", "Add({}, {})",
+           "Softmax({})", "Neg({})", "Sqrt(x)", "Add({}, {})")  # fmt: skip
+    lines, last = [], "x"
+    for name, op in zip(NAMES, ops, strict=True):
+        lines.append(f"{name} = {op.format(last, 'larger' if name == 'tl' else 'w')}")
+        last = name
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[24,24] x) => (float[24,24] tl) '
+        f"<float[24,24] w = {{{','.join(['0.1'] * 576)}}}> {{ {' '.join(lines)} }}"
+    )
+    path, file = tmp_path / "m.onnx", tmp_path / "x.npy"
+    path.write_bytes(model.SerializeToString())
+    x = np.random.default_rng(0).random((24, 24), np.float32)
+    np.save(file, x)
+    done = subprocess.run(
+        [sys.executable, "-c", UNLUCKY, path, file], env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    exact = evaluate(import_onnx(model), {"x": x}, np.float64)["tl"]
+    assert compare(np.load(file), exact, 24).within

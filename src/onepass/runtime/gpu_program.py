@@ -94,10 +94,11 @@ class GpuProgram:
         self.device_bytes += sum(kind.size_bytes for kind in ends)
         check_memory(self._torch, self.device, self.device_bytes)
         try:
-            self._arena = self._torch.zeros(arena_bytes, dtype=self._torch.uint8, device=self.device)
-            self._in, self._out = ([self._bytes(kind.size_bytes) for _, kind in given]
-                                   for given in (self.inputs, self.outputs))  # fmt: skip
-            self._constants = {name: self._uploaded(array) for name, array in constants.items()}
+            with self._torch.inference_mode(False):  # else runs outside it could not write to them
+                self._arena = self._torch.zeros(arena_bytes, dtype=self._torch.uint8, device=self.device)
+                self._in, self._out = ([self._bytes(kind.size_bytes) for _, kind in given]
+                                       for given in (self.inputs, self.outputs))  # fmt: skip
+                self._constants = {name: self._uploaded(array) for name, array in constants.items()}
         except self._torch.cuda.OutOfMemoryError as error:
             raise out_of_memory(self._torch, self.device, self.device_bytes, str(error)) from error
         self._calls = [self._call(kernels[launch.symbol], functions[launch.symbol], launch.args)

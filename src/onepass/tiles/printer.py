@@ -56,9 +56,15 @@ SCALAR: frozenset[int] = frozenset()
 
 
 def identifier(name: str) -> str:
-    """`name` as a Python identifier of at most 40 characters."""
+    """The user's `name` as a Python identifier of at most 42 characters that a kernel uses for nothing else.
+
+    What kernels name themselves has no underscore, ends with `_inside` or `_part`, or starts with `acc`;
+    `x` and `place` are numbered where they are taken.
+    """
     found = re.sub(r"\W+", "_", name).strip("_")[:40]
-    return found if found[:1].isalpha() else f"v_{found}"
+    apart = "_" in found and found[0].isalpha() and not found.startswith("acc")
+    apart = apart and not found.endswith(("_inside", "_part"))
+    return found if apart or found in ("x", "place") else f"v_{found}"
 
 
 class Printer:
