@@ -69,6 +69,16 @@ def test_explain_json_has_the_promised_keys(onepass, small):
     assert not any(k["tensor_cores"] for k in onepass.json("explain", path, *H100)["kernels"])
 
 
+def test_kernels_that_are_alike_share_a_line(onepass, small):
+    model = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> net (float[64,64] x) => (float[64,64] z) '
+        "{ y = MatMul(x, x) z = MatMul(y, y) }"
+    )
+    out = onepass("explain", small(model), *H100).out
+    assert "(contraction), 2 times" in out and "2 kernels for" in out
+    assert out.count("contraction") == 1
+
+
 def test_explain_one_node(onepass, small):
     path = small(conv_relu("1"))
     out = onepass("explain", path, *H100, "--node", "relu").out

@@ -6,7 +6,7 @@ In: a `GpuCompiled`. Out: one `GpuRow` a kernel.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich.table import Table
 
@@ -91,19 +91,26 @@ def _row(compiled: GpuCompiled, kernel: GpuKernel, file: str, total: float) -> G
 def kernels_table(rows: Sequence[GpuRow], limit: int = 40) -> Table:
     """The `limit` kernels that are predicted to take longest, the dearest first; fits 100 columns.
 
-    `per SM`: blocks that an SM holds at a time.
+    Those that are alike, as in repeated layers, share a line with the figures of one, but their share of the
+    total. `per SM`: blocks that an SM holds at a time.
     """
-    shown = sorted(rows, key=lambda row: -row.predicted_s)[:limit]
-    left = len(rows) - len(shown)
+    groups: dict[object, list[GpuRow]] = {}
+    for row in rows:
+        figures = replace(row, name="", file="", region=0, nodes=(), steps=())
+        groups.setdefault((figures, len(row.nodes)), []).append(row)
+    shown = sorted(groups.values(), key=lambda alike: -sum(row.predicted_s for row in alike))[:limit]
+    left = len(rows) - sum(map(len, shown))
     headings = [
         "regi\nsters", "spill\nbytes", "shared\nbytes", "occu\npancy", "per\nSM", "tensor\ncores",
         "bytes", "pre\ndicted", "bound", "of\ntotal",
     ]  # fmt: skip
     cells = (
-        (f"{row.name} ({row.form})", str(row.registers), f"{row.spill_bytes:,}", bytes_text(row.shared_bytes),
-         share_text(row.occupancy), str(row.blocks_per_sm), "yes" if row.tensor_cores else "no",
-         bytes_text(row.bytes), seconds_text(row.predicted_s), row.bound, share_text(row.share_of_total))
-        for row in shown
+        (f"{row.name} ({row.form}){f', {len(alike)} times' if alike[1:] else ''}", str(row.registers),
+         f"{row.spill_bytes:,}", bytes_text(row.shared_bytes), share_text(row.occupancy),
+         str(row.blocks_per_sm), "yes" if row.tensor_cores else "no", bytes_text(row.bytes),
+         seconds_text(row.predicted_s), row.bound, share_text(row.share_of_total * len(alike)))
+        for alike in shown
+        for row in alike[:1]
     )  # fmt: skip
     return table(["kernel (form)"], headings, cells, caption=f"and {left} cheaper ones" if left else "")
 
