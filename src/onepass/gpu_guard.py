@@ -207,7 +207,7 @@ class Guard:
             return replace(best, steps=tuple(steps))
         nodes = search.shaped.nodes
         if len(nodes) > 1:
-            parts = cheapest_split(self.context.graph, self.context.layouts, nodes)
+            parts = cheapest_split(self.context.graph, self.context.layouts, nodes, search.shaped.in_cache)
             if best is None or best.compiled.refusal or best.spill_bytes or self._is_slower(best, parts):
                 first, second = map(names_of, parts)
                 self.cuts.append(Cut(first, second - first, tuple(steps)))

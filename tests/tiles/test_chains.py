@@ -6,11 +6,15 @@ from gpu_cases import case_of_graph, planned_on_gpu
 from interpreted import interpret
 
 from onepass.core.dtypes import BF16, F16, F32, dtype_of_numpy
+from onepass.core.settings import Settings
 from onepass.core.tensor import TensorType
 from onepass.core.tolerance import compare
+from onepass.gpu_pipeline import compile_for_gpu
 from onepass.graph.interpret import evaluate
 from onepass.graph.ir import Graph, Node
 from onepass.loops.tile import Tile
+from onepass.tiles import shaper
+from onepass.tiles.choose import Candidate, chain_candidates
 
 pytest.importorskip("triton")
 INF = float("inf")
@@ -197,3 +201,63 @@ def test_short_rows_of_softmax_are_held():
         (shaped,) = planned.shaped
         assert shaped.tile.middle >= length
         assert "higher" not in context.shaper.build(context, shaped, shaped.tile).kernel.source
+
+
+def test_names_of_the_model_are_not_those_of_the_kernel(tmp_path):
+    shapes = {"p0": (1, 1, 20, 16), "k": (1, 1, 16, 40), "first": (1, 1, 40, 16)}
+    types = {name: TensorType(F32, shape) for name, shape in shapes.items()}
+    names = {"acc": (20, 40), "top": (20, 40), "exp": (20, 40), "m": (20, 40), "p1": (20, 16), "p2": (20, 16)}
+    types |= {name: TensorType(F32, (1, 1, *shape)) for name, shape in names.items()}
+    nodes = (
+        Node("one", "matmul", ("p0", "k"), ("acc",), {}), Node("two", "tanh", ("acc",), ("exp",), {}),
+        Node("three", "exp", ("exp",), ("top",), {}), Node("four", "softmax", ("top",), ("m",), {"axis": -1}),
+        Node("five", "matmul", ("m", "first"), ("p1",), {}), Node("six", "exp", ("p1",), ("p2",), {}),
+    )  # fmt: skip
+    graph = Graph("names", nodes, tuple(shapes), ("p2",), types, {})
+    check([(graph, inputs_of(graph))], tmp_path, Tile(16, 16, 16, 4, 1, middle=16))
+
+
+def squares(width, dtype, rows=16384):
+    """relu(x a) b, all matrices `width` wide."""
+    nodes = [("matmul", "x a", {}), ("relu", "v0", {}), ("matmul", "v1 b", {})]
+    constants = dict.fromkeys("ab", np.zeros((width, width)))
+    return graph_of({"x": (rows, width)}, nodes, dtype=dtype, constants=constants)
+
+
+@pytest.mark.parametrize("width", [128, 256])
+def test_squares_are_fused_while_an_sm_has_room(tmp_path, width):
+    graph = squares(width, F16)
+    (kernel,) = compile_for_gpu(graph, Settings(), "cuda:sm_90", tmp_path).kernels
+    assert kernel.spill_bytes == 0 and kernel.occupancy.launches
+    assert kernel.compiled.matrix_instruction.startswith("wgmma")
+    apart, _ = planned_on_gpu(graph, "none")
+    bytes_apart = sum(region.estimate.traffic.compulsory_bytes for region in apart.plan.regions)
+    assert kernel.estimate.traffic.compulsory_bytes == bytes_apart - 4 * graph.types["v1"].size_bytes
+    assert kernel.estimate.seconds < sum(region.estimate.seconds for region in apart.plan.regions)
+
+
+def test_wide_squares_are_apart_and_the_reason_is_named(tmp_path):
+    found = compile_for_gpu(squares(1024, F16), Settings(), "cuda:sm_90", tmp_path)
+    assert [region.form for region in found.plan.regions] == ["contraction"] * 2
+    (edge,) = (each for each in found.plan.decisions if (each.value, each.consumer) == ("v1", "matmul2"))
+    assert edge.home == "memory" and edge.alternative == "cache" and edge.alternative_s > edge.seconds
+    assert "held up by l2 on its SM, in tiles of" in edge.detail
+
+
+def test_what_does_not_fit_is_split_between_the_products(tmp_path, monkeypatch):
+    """Tiles that spill: the products run apart, each with what it had."""
+    monkeypatch.setattr(shaper, "chain_candidates", only_tiles(Tile(128, 128, 64, 4, 1, middle=256)))
+    found = compile_for_gpu(squares(256, F32), Settings(), "cuda:sm_90", tmp_path)
+    assert [region.name for region in found.plan.regions] == ["matmul0 … relu1", "matmul2"]
+    (edge,) = (each for each in found.plan.decisions if (each.value, each.consumer) == ("v1", "matmul2"))
+    assert edge.reason == "does_not_fit" and edge.fits[0].objection and not edge.fits[-1].objection
+
+
+def only_tiles(*tiles):
+    """`chain_candidates` that knows no other tiles."""
+
+    def candidates(*arguments):
+        best = chain_candidates(*arguments)[0]
+        return [Candidate(tile, best.estimate) for tile in tiles]
+
+    return candidates

@@ -206,6 +206,8 @@ class _Planner:
             return Attempt("switched_off", objection), None
         if not worth:
             numbers = f"through rows in cache {_us(together)} against {_us(apart)}"
+            if context.shaper is not None:  # name what the capacities of an SM leave
+                numbers += f", held up by {shaped.estimate.bound} {next(iter(shaped.in_cache.values()))}"
             # Neighbours are timed one at a time: what one does changes what the other meets.
             if together < MOST_SLOWER * apart and not any(part.options for part in shapes):
                 parts[-1].shaped = self._with_ways(shapes[-1], (value,), apart, together, False)

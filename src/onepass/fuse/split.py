@@ -6,7 +6,7 @@ of a split is what it moves through memory, exactly. It must also help: what liv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from onepass.forms.regions import Context, Cut
 from onepass.forms.traffic import value_bytes
@@ -36,12 +36,12 @@ def leaving(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
 
 
 def cheapest_split(
-    graph: Graph, layouts: Mapping[str, Layout], nodes: Sequence[Node]
+    graph: Graph, layouts: Mapping[str, Layout], nodes: Sequence[Node], between: Collection[str] = ()
 ) -> tuple[list[Node], list[Node]]:
-    """The parts of `nodes`, at least two in topological order."""
+    """The parts of `nodes`, at least two in topological order; a chain is split at a value `between`."""
     most = HELPS * _live_bytes(graph, layouts, nodes)
 
-    def price(parts: tuple[list[Node], list[Node]]) -> tuple[float, int, int]:
+    def price(parts: tuple[list[Node], list[Node]]) -> tuple[bool, float, int, int]:
         first, second = parts
         live = max(_live_bytes(graph, layouts, part) for part in parts)
         made = {name for node in first for name in node.outputs}
@@ -51,7 +51,8 @@ def cheapest_split(
         written = (made & again) - set(leaving(graph, nodes))
         moved = sum(value_bytes(graph, layouts, name) for part in (again, written) for name in part
                     if name in graph.types)  # fmt: skip
-        return max(live, most), moved, abs(len(first) - len(second))
+        elsewhere = bool(between) and not made & again <= set(between)
+        return elsewhere, max(live, most), moved, abs(len(first) - len(second))
 
     return min(_splits(nodes), key=price)
 

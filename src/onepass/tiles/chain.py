@@ -175,7 +175,7 @@ class _ChainBuilder(ProductBuilder):
         online = blocks > 1 and bool(link.passes)
         if online:
             printer.line(f'top = tl.full(({tile.rows}, 1), float("-inf"), tl.float32)')
-            printer.line(f"total = tl.zeros(({tile.rows}, 1), tl.float32)")
+            printer.line(f"denominator = tl.zeros(({tile.rows}, 1), tl.float32)")
         header = f"for block in range(0, {blocks}):"
         with printer.block(header, tile.stages if left else 1) if blocks > 1 else nullcontext():
             self.span("j", "block" if blocks > 1 else "0")
@@ -186,7 +186,7 @@ class _ChainBuilder(ProductBuilder):
                 right = self.operand(link.second.right, self.axes, (tile.middle, tile.columns), ROW)
             self.dot("acc", held, right, link.second.left.dtype)
         if online:
-            printer.line("acc = acc * tl.div_rn(1.0, total)")
+            printer.line("acc = acc * tl.div_rn(1.0, denominator)")
         return self.finished(title, point, trace.output)
 
     def _held(self) -> Text:
@@ -212,7 +212,7 @@ class _ChainBuilder(ProductBuilder):
             printer.line('base = tl.where(higher == float("-inf"), 0.0, higher)')
             printer.line("scale = exp(top - base)")
             printer.line("weight = exp(score - base)")
-            printer.line("total = total * scale + tl.sum(weight, 1)[:, None]")
+            printer.line("denominator = denominator * scale + tl.sum(weight, 1)[:, None]")
             printer.line("acc = acc * scale")
             printer.line("top = higher")
             return Text(f"weight{as_operand(self.link.second.left.dtype)}", ROW | COLUMN)

@@ -23,12 +23,12 @@ from onepass.graph.layout import Layout
 from onepass.loops.tile import Tile
 from onepass.tiles.builder import power_of_two
 from onepass.tiles.chain import Link
-from onepass.tiles.product import Product, is_moved
+from onepass.tiles.product import Product, Sums, is_moved
 from onepass.tiles.rows import row_lengths, row_space
 
 HELD = 16384  # elements of the longest row that one tile may hold: of a longer one not even two fit
 CHUNK = 4096  # elements of a longer row that are read at a time
-TOTALS = 144  # of a chain's two products, all in registers: what a thread may hold beside its operands
+TOTALS = {2: 144, 4: 80}  # registers of a thread for the totals of two products, by bytes of an operand
 ELEMENTS_PER_THREAD = 8  # of a pointwise tile: two loads of 16 bytes are under way for each operand
 
 
@@ -170,8 +170,9 @@ def work_seconds(body: Body, products: Sequence[Product], gpu: Gpu) -> tuple[flo
 def chain_tiles(link: Link, gpu: Gpu, online: bool) -> Iterator[Tile]:
     """Tiles for two products that leave room for both totals in registers and for what is read in shared
     memory; `online`: whether a softmax may be cut."""
-    _, m, _, k = link.first.sizes
+    _, m, _, _ = link.first.sizes
     n, size = power_of_two(link.second.sizes[2]), link.first.left.dtype.size_bytes
+    most, k = TOTALS[size] * gpu.warp_size, Sums(link.first, "j", 0, 1).k
     whole = max(16, power_of_two(link.length))
     middles = [whole] if link.passes and not (online and link.softmax) else [32, 64, 128, whole]
     depths = (min(64 if size == 2 else 32, max(16, power_of_two(k))), max(16, power_of_two(k)))
@@ -181,9 +182,9 @@ def chain_tiles(link: Link, gpu: Gpu, online: bool) -> Iterator[Tile]:
         too_wide = rows > max(16, power_of_two(m)) or columns > max(64, n) or middle > whole or depth > 256
         totals = rows * (columns + middle)
         held = size * (rows * depth + stages * middle * (depth + columns))
-        if too_wide or totals > TOTALS * warps * gpu.warp_size or held > gpu.shared_bytes_per_block:
+        if too_wide or totals > most * warps or held > gpu.shared_bytes_per_block:
             continue
-        if warps == 8 and totals * 2 < TOTALS * 4 * gpu.warp_size:
+        if warps == 8 and totals * 2 < most * 4:
             continue
         yield Tile(rows, min(columns, max(16, n)), depth, warps, stages, middle=middle)
 
@@ -198,9 +199,9 @@ def chain_candidates(
     moved, found = is_moved(body, link.first.left.buffer), []
     for tile in chain_tiles(link, gpu, online):
         batches, m, n, _ = link.second.sizes
-        _, _, _, k = link.first.sizes
+        sums = Sums(link.first, "j", tile.middle, tile.depth)
         columns, blocks = math.ceil(n / tile.columns), math.ceil(link.length / tile.middle)
-        programs, steps = batches * math.ceil(m / tile.rows) * columns, math.ceil(k / tile.depth)
+        programs, steps = batches * math.ceil(m / tile.rows) * columns, sums.taps * sums.steps
         wide, deep = blocks * tile.middle, steps * tile.depth
         done = 2 * programs * tile.rows * wide * (deep + tile.columns)
         done_s = done / (stage_flops(link.first.root) + stage_flops(link.second.root)) * product_s
