@@ -56,7 +56,7 @@ def compile(
 
     `shapes` fixes inputs to sizes; inputs that stay open take the sizes of the arrays of each call.
     `fuse` is none, auto, all, only=NODE[,NODE] or limit=N. `exact` switches off every rewrite that may
-    change rounding, `without` those it names (`fold_batch_norm`, `winograd`); `allow` switches on those it
+    change rounding, `without` those it names (such as `winograd`); `allow` switches on those it
     names, such as `flush_subnormals`: subnormal numbers are zero. `cache=False` leaves the code cache on
     disk alone. `tune` times the forms that a convolution may take, and chains against their members apart,
     and keeps the fastest, which `Model.plan.tuned` tells. `target` is `cuda`, the GPU that is present, or

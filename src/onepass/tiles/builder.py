@@ -22,11 +22,6 @@ from onepass.loops.tile import Tile, TileKernel
 from onepass.ops.opdef import Combine, Compute
 from onepass.tiles.printer import Printer, accumulator_type, identifier
 
-OWN_NAMES = (  # of the lines that builders write: a value of the model's that is called so gets a number
-    "acc", "b", "base", "block", "denominator", "first", "higher", "i", "inside", "j", "k", "m", "n", "p",
-    "scale", "score", "start", "step", "tap", "top", "weight",
-)  # fmt: skip
-MOST_PARAMETERS = 256
 FUNCTIONS = Path(__file__).with_name("device_functions.py")
 
 
@@ -52,7 +47,6 @@ class Builder:
         self.body, self.graph, self.layouts, self.tile = body, graph, layouts, tile
         self.resolver = Resolver(body, graph, layouts)
         self.printer = Printer(self.resolver)
-        self.printer.reserve((*_device_functions(), *OWN_NAMES, *(f"p{at}" for at in range(MOST_PARAMETERS))))
 
     def decoded(self, position: Expr, extents: Sequence[int]) -> tuple[Expr, ...]:
         """`position` in a row-major space of `extents` as one index for each."""

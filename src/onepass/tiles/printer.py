@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -140,10 +140,6 @@ class Printer:
         self.hold(name, text.dims, dtype)
         self.line(f"{name} = {text.text}")
         return Text(name, text.dims)
-
-    def reserve(self, names: Iterable[str]) -> None:
-        """No value gets one of these names."""
-        self._names.update(names)
 
     def hold(self, name: str, dims: frozenset[int], dtype: DType) -> None:
         """The next line makes the tile `name`."""
