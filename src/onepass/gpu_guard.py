@@ -70,6 +70,7 @@ class _Search:
     built: TileBuilt | None = None
     guess: Candidate | None = None
     best: GpuKernel | None = None
+    spilled: set[Tile] = field(default_factory=set)  # with any number of stages
 
 
 class Guard:
@@ -124,6 +125,8 @@ class Guard:
         most = self.shaper.gpu.max_registers
         while search.tiles and search.tried < TRIED:
             guess = search.tiles.pop(0)
+            if replace(guess.tile, stages=0) in search.spilled:
+                continue
             try:
                 built = self.shaper.build(self.context, search.shaped, guess.tile)
             except FormMismatch:
@@ -150,6 +153,8 @@ class Guard:
         if search.best is None or not objection or self._badness(kernel) < self._badness(search.best):
             search.best = kernel
         tile, resources = guess.tile, compiled.resources
+        if kernel.spill_bytes:
+            search.spilled.add(replace(tile, stages=0))
         at_cliff = kernel.spill_bytes and resources and resources.registers < gpu.max_registers // 2
         if at_cliff and tile.max_registers is None:  # the assembler gave up: last, ask for all registers
             limited = replace(guess, tile=replace(tile, max_registers=gpu.max_registers))
