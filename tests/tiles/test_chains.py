@@ -251,6 +251,8 @@ def test_what_does_not_fit_is_split_between_the_products(tmp_path, monkeypatch):
     assert [region.name for region in found.plan.regions] == ["matmul0 … relu1", "matmul2"]
     (edge,) = (each for each in found.plan.decisions if (each.value, each.consumer) == ("v1", "matmul2"))
     assert edge.reason == "does_not_fit" and edge.fits[0].objection and not edge.fits[-1].objection
+    found = compile_for_gpu(attention(1, 12, 256, 256, 64), Settings(), "cuda:sm_90", tmp_path)
+    assert [region.name for region in found.plan.regions] == ["transpose0 … mul2", "softmax3", "matmul4"]
 
 
 def only_tiles(*tiles):

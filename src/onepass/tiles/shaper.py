@@ -40,9 +40,7 @@ class GpuShaper:
         check_space(body, form)
         best, held = self.candidates(context, body, form)[0], dict[str, str]()
         if form == "chain":
-            made = context.graph.types.keys() & {stage.name for stage in body.stages}
-            read = {load.buffer for root in body.reductions() for load in loads(root.body)}
-            held = dict.fromkeys(read & made, f"on its SM, in tiles of {best.tile}")
+            held = dict.fromkeys(_between(context, body), f"on its SM, in tiles of {best.tile}")
         return Shaped(
             tuple(nodes), tuple(outputs), body, form, best.estimate, tile=best.tile, in_cache=held
         )
@@ -91,3 +89,14 @@ def _form(body: Body) -> Form:
     if products and len(reductions) > 1:
         raise FormMismatch("a product and another reduction")
     return "contraction" if products else form_of(body)
+
+
+def _between(context: Context, body: Body) -> list[str]:
+    """The values that a chain's reductions read of what its first product makes."""
+    first, *later = body.reductions()
+    made = {first.name}
+    for stage in body.stages:
+        if any(load.buffer in made for load in loads(stage.body)):
+            made.add(stage.name)
+    read = dict.fromkeys(load.buffer for stage in later for load in loads(stage.body))
+    return [name for name in read if name in made and name in context.graph.types]
