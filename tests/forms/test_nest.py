@@ -44,6 +44,9 @@ CONVOLUTIONS = {
     "depthwise, two outputs a channel": ((1, 5, 6, 6), 10, {"kernel_shape": (3, 3), "group": 5}),
     "pointwise": ((1, 19, 5, 5), 21, {"kernel_shape": (1, 1)}),
     "pointwise, one channel over": ((1, 17, 5, 5), 17, {"kernel_shape": (1, 1)}),
+    "pointwise in groups, padded": (
+        (1, 32, 9, 4), 192, {"kernel_shape": (1, 1), "pads": (1, 1, 1, 1), "group": 2}
+    ),
     "many channels to one": ((1, 17, 5, 6), 1, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
     "1-D": ((2, 5, 19), 6, {"kernel_shape": (5,), "pads": (2, 1), "strides": (2,)}),
     "3-D": ((1, 3, 4, 5, 6), 5, {"kernel_shape": (2, 3, 1), "pads": (1, 0, 0, 0, 1, 0)}),

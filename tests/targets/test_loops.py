@@ -81,6 +81,14 @@ def test_streamed_vectors_pass_the_caches_where_they_fill_lines(start: int) -> N
     assert ("!nontemporal" in emit(kernel, describe_host())) == (start == 0)
 
 
+def test_streamed_vectors_of_an_odd_number_of_lanes() -> None:
+    """The rest of a row may have 12 lanes: 48 bytes are no alignment, so it is stored as ever."""
+    body = (loop("i", N, (vector(Store("y", (ROW, V), x(ROW, V)), lanes=12),), "parallel"),)
+    kernel = Kernel("k", (X, Buffer("y", F32, (N, 12), streamed=True)), body)
+    arrays = {"x": ARRAYS["x"], "y": np.zeros((N, 12), np.float32)}
+    assert same(run_native(kernel, arrays, 2)["y"], run_interpreted(kernel, arrays, 2)["y"])
+
+
 def test_step_and_start() -> None:
     body = (vector(Store("y", (ROW, V), x(ROW, V))),)
     for mode in ("serial", "unroll", "parallel", "shared"):

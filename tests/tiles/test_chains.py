@@ -182,6 +182,12 @@ def test_a_product_that_adds_what_it_multiplies_is_no_chain():
     assert edge.home == "memory" and "read by more than the second product" in edge.detail
 
 
+def test_attention_over_no_keys_is_zero_and_no_chain(tmp_path):
+    graph = attention(length=0)
+    assert "chain" not in form_of_regions(graph)
+    check([(graph, inputs_of(graph))], tmp_path)
+
+
 def test_long_rows_of_softmax_need_the_rewrite():
     graph = attention(1, 12, 4096, 4096, 64, F16)
     planned, context = planned_on_gpu(graph)

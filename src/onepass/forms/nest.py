@@ -345,7 +345,8 @@ class NestBuilder:
         weights, step, steps = axis == self.schedule.vector, idx(inner.name), inner.stop
         line, lines, part, chunks = TILE, tile.pixels, 1, 1
         chunk: Expr = const(0)
-        moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0), LANE: const(0)}
+        moved: dict[str, Expr] = {name: add(idx(name), 1), inner.name: const(0)}
+        moved |= {VECTOR: const(0), LANE: const(0)}  # the outputs of a vector read one group
         if weights:
             turn, turns = add(mul(turn, tile.places), tile.start), turns * tile.places
             line, lines, part = VECTOR, steps * tile.vectors, tile.pixels

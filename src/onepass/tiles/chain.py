@@ -132,6 +132,8 @@ def match_link(body: Body, graph: Graph, layouts: Mapping[str, Layout]) -> Link:
         if index_names(index) - allowed[place]:
             raise FormMismatch("what passes between is read in another order than it is made")
     batches, m, columns, _ = first.sizes
+    if 0 in (*first.sizes, *second.sizes):
+        raise FormMismatch("there is nothing to sum, or to compute")
     if columns != length or batches * m != second.sizes[0] * second.sizes[1]:
         raise FormMismatch("the second product reads only a part, or again and again")
     if not (is_moved(body, first.right.buffer) and is_moved(body, second.right.buffer)):

@@ -291,6 +291,7 @@ class Statements(Expressions):
         if form.lane == size and not self.varies(form):
             wide, steps = self.extent * size, (const, *(c for _, c in form.terms))
             past = buffer.streamed and wide >= LEAST_STREAMED_BYTES and not any(step % wide for step in steps)
+            past = past and wide & (wide - 1) == 0  # LLVM knows alignments to powers of two alone
             whole, place = self.spread(value, dtype), self.pointer(root, form, const)
             self._write(place, whole, buffer, self.extent, wide if past else 0)
             return
