@@ -42,13 +42,14 @@ from onepass.runtime.program import Slot
 from onepass.targets.llvm.description import TargetDescription, describe_host
 from onepass.targets.llvm.emit import emit
 from onepass.targets.llvm.parallel import compile_many
+from onepass.targets.llvm.statements import SHARED_LOOPS
 
 LINE = 64
 DRIVER = """
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <valgrind/callgrind.h>
-typedef void kernel(void **arguments, long worker, long workers);
+typedef void kernel(void **arguments, long worker, long workers, long *taken);
 %(declarations)s
 static kernel *const kernels[] = {%(kernels)s};
 static const long first[] = {%(first)s}, offsets[] = {%(offsets)s};
@@ -60,7 +61,8 @@ int main(int count, char **words) {
     for (int run = 0; run < 2; run++) {
         CALLGRIND_ZERO_STATS;
         for (long i = 0; i < sizeof kernels / sizeof *kernels; i++) {
-            kernels[i](arguments + first[i], 0, 1);
+            long taken[%(loops)d] = {0};
+            kernels[i](arguments + first[i], 0, 1, taken);
             if (run) CALLGRIND_DUMP_STATS_AT("launch");
         }
     }
@@ -131,7 +133,7 @@ def build(compiled: Compiled, target: TargetDescription, inputs: Sequence[Array]
     source = DRIVER % {
         "declarations": "".join(f"extern kernel {symbol};\n" for symbol in dict.fromkeys(symbols)),
         "kernels": ", ".join(symbols), "first": ", ".join(map(str, first)),
-        "offsets": ", ".join(map(str, offsets)), "size": size,
+        "offsets": ", ".join(map(str, offsets)), "size": size, "loops": SHARED_LOOPS,
     }  # fmt: skip
     (folder / "run.c").write_text(source)
     for name, data in zip(compiled.kernels, objects(compiled.kernels.values(), target), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -26,6 +27,7 @@ from onepass.report.diagnosis import (
 )
 from onepass.report.ledger import ledger_jsonl, why
 from onepass.report.outcome import ErrorFigures, headline, outcome_json, summary, verdict
+from onepass.report.terminal import Terminal, table
 
 
 def shown(renderable, width=160) -> str:
@@ -230,3 +232,13 @@ def test_elide_keeps_within_width():
     assert short.endswith("Normalization")
     assert units.elide("conv", 11, 150) == "conv"
     assert units.elide("n" * 1_000_000, 11, 150) == units.elide("n" * 100, 11, 150)
+
+
+@pytest.mark.parametrize("width", [20, 80, 300])
+def test_a_table_is_never_cut(width):
+    """On a narrow terminal its lines are longer than that, and the terminal wraps them."""
+    numbers = [f"{k}.5 MB" for k in range(9)]
+    screen = Terminal(file=io.StringIO(), width=width)
+    screen.show(table(["node"], list("abcdefghi"), [["/features/0/Conv", *numbers]]))
+    (line,) = [line for line in screen.file.getvalue().splitlines() if "/features" in line]
+    assert line.split()[0] == "/features/0/Conv" and all(number in line for number in numbers)

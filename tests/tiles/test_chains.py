@@ -188,6 +188,12 @@ def test_attention_over_no_keys_is_zero_and_no_chain(tmp_path):
     check([(graph, inputs_of(graph))], tmp_path)
 
 
+def test_a_row_over_nothing_reads_nothing(tmp_path):
+    ops = ("reduce_sum", "reduce_max")
+    graphs = [graph_of({"x": (0, 3)}, [(op, "x", {"axes": (0,), "keepdims": 0})]) for op in ops]
+    check([(graph, inputs_of(graph)) for graph in graphs], tmp_path)
+
+
 def test_long_rows_of_softmax_need_the_rewrite():
     graph = attention(1, 12, 4096, 4096, 64, F16)
     planned, context = planned_on_gpu(graph)

@@ -125,7 +125,8 @@ def open_model(
     else:
         step(ROOFS)
         setup = set_up(settings, step)
-    return Opened(model, re.sub(r"[^\w.-]", "_", name) or "model", loaded, known, setup)
+    short = re.sub(r"[^\w.-]", "_", f"{name}-{target}" if target else name)
+    return Opened(model, short or "model", loaded, known, setup)
 
 
 def parse_shape(text: str) -> tuple[str, Shape]:

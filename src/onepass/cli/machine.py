@@ -54,7 +54,7 @@ def machine(
     registers = f"{found.vector_registers} registers of {found.vector_bits} bits"
     show = screen()
     show.say(f"{found.name}: {found.cores} cores, {found.isa} ({registers}), {caches}", "")
-    show.print(_roof_table(found.roofs))
+    show.show(_roof_table(found.roofs))
     show.say(f"Kept in {path}." if kept else f"Not kept, so measured every time: {path} cannot be written.")
 
 
@@ -76,7 +76,7 @@ def _show_gpu(gpu: Gpu, as_json: bool) -> None:
         f"{gpu.warp_size}, {gpu.blocks_per_sm} blocks; L2 {bytes_text(gpu.l2_bytes)}.",
         f"Source: {gpu.limits}.", "",
     )  # fmt: skip
-    show.print(_roof_table(gpu.roofs))
+    show.show(_roof_table(gpu.roofs))
 
 
 @reported
@@ -113,7 +113,7 @@ def wall(
         })
         return
     show = screen()
-    show.print(_device_table((*devices, replace(placed, name=f"{placed.name} (this machine)"))))
+    show.show(_device_table((*devices, replace(placed, name=f"{placed.name} (this machine)"))))
     show.say(*map(_sentence, growths))
     show.say(f"This machine: {placed.ridge_flops_per_byte('cpu'):.3g} operations for one byte from memory; a "
              "computation with fewer waits for memory.")

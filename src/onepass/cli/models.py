@@ -201,11 +201,11 @@ def explain(
         return
     show = screen()
     if node:
-        show.print(node_table(found.plan, found.rows, node))
+        show.show(node_table(found.plan, found.rows, node))
         return
-    show.print(diagnosis_table(found.rows))
+    show.show(diagnosis_table(found.rows))
     show.say(error_sentence(found.rows), *([found.subnormals.sentence()] if found.subnormals else []), "")
-    show.print(_ledger(found.decisions))
+    show.show(_ledger(found.decisions))
 
 
 def _ledger(decisions: Iterable[Decision]) -> Table:
@@ -233,11 +233,11 @@ def _show_gpu(
             "machine": asdict(gpu), "compile_s": found.compiled.compile_s,
         })
     elif node:
-        show.print(gpu_node_table(found.compiled, found.rows, node))
+        show.show(gpu_node_table(found.compiled, found.rows, node))
     else:
-        show.print(kernels_table(found.rows))
+        show.show(kernels_table(found.rows))
         show.say(*found.sentences(), "")
-        show.print(_ledger(found.decisions))
+        show.show(_ledger(found.decisions))
 
 
 @reported
@@ -318,7 +318,7 @@ def bench(
     ]  # fmt: skip
     title = f"{race.model} on {race.machine}, {race.threads} threads"
     show = screen()
-    show.print(table([""], ["minimum", "median", "onepass is", "differs by"], rows, title))
+    show.show(table([""], ["minimum", "median", "onepass is", "differs by"], rows, title))
     show.say(*(f"{name} did not run: {reason}." for name, reason in race.missing.items()))
     show.say(f"The measured roofs allow these kernels {seconds_text(race.limit_s)} at best.")
     show.say(*([tuning_sentence(race.tuned)] if tune else []))

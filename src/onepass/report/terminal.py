@@ -12,6 +12,8 @@ from rich.text import Text
 
 from onepass.report.units import plain
 
+MOST_COLUMNS, FOLDED = 1000, 24  # of a table; of a text that is folded, at least
+
 
 class Terminal(Console):
     """A console that leaves out control characters of what it is given: an escape sequence in the name of
@@ -24,6 +26,12 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
 
+    def show(self, *made: Table) -> None:
+        """Tables, wider than the terminal where figures would be cut: the terminal then wraps the lines."""
+        for each in made:
+            least = self.measure(each, options=self.options.update(width=MOST_COLUMNS)).minimum
+            Console.print(Terminal(file=self.file, width=max(self.width, least)), each)
+
     def say(self, *lines: str) -> None:
         """Each line as it is: no markup, no colour, wrapped by the terminal only."""
         for line in lines:
@@ -35,8 +43,17 @@ def table(
     caption: str = "",
 ) -> Table:  # fmt: skip
     """A table: columns `texts` are left-aligned and wrap, then `numbers`, right-aligned, which do not."""
-    columns = [Column(heading, overflow="fold") for heading in texts]
-    columns += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
+    rows = list(rows)
+    widest = [max((len(cell) for cell in cells), default=0) for cells in zip(*rows, strict=True)]
+    widest += [0] * (len(texts) + len(numbers) - len(widest))
+    columns = [
+        Column(heading, overflow="fold", min_width=min(FOLDED, width))
+        for heading, width in zip(texts, widest, strict=False)
+    ]
+    columns += [
+        Column(heading, justify="right", no_wrap=True, min_width=width)
+        for heading, width in zip(numbers, widest[len(texts) :], strict=True)
+    ]
     made = Table(
         *columns, title=Text(title) if title else None, title_justify="left", caption=caption or None,
         caption_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0),

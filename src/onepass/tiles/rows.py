@@ -95,12 +95,12 @@ class _RowBuilder(Builder):
         printer.shape = (self.tile.rows, width)
         if name not in printer.variables or start:
             printer.line(f"{name} = {start}tl.arange(0, {width})[None, :]")
-            if length % width:
+            if length % width or not length:
                 printer.line(f"{name}_inside = {name} < {length}")
         self.resolver.ranges[name] = (0, max(0, length - 1))
         printer.variables[name] = Text(name, ALONG)
         held = dict(printer.masks)
-        if length % width:
+        if length % width or not length:
             printer.masks[1] = Text(f"{name}_inside", ALONG)
         else:
             printer.masks.pop(1, None)
