@@ -95,12 +95,12 @@ class _RowBuilder(Builder):
         printer.shape = (self.tile.rows, width)
         if name not in printer.variables or start:
             printer.line(f"{name} = {start}tl.arange(0, {width})[None, :]")
-            if length % width or not length:
+            if length % width:
                 printer.line(f"{name}_inside = {name} < {length}")
         self.resolver.ranges[name] = (0, max(0, length - 1))
         printer.variables[name] = Text(name, ALONG)
         held = dict(printer.masks)
-        if length % width or not length:
+        if length % width:
             printer.masks[1] = Text(f"{name}_inside", ALONG)
         else:
             printer.masks.pop(1, None)
@@ -116,6 +116,10 @@ class _RowBuilder(Builder):
         values = {axis.name: index for axis, index in zip(stage.axes, place, strict=True)}
         looped = bool(self.tile.depth) and length > self.tile.depth
         total = printer.name(stage.name)
+        if not length:
+            self.start(total, stage.combine, stage.dtype, str((self.tile.rows, 1)))
+            printer.bind(stage, Text(total, ROW), place)
+            return
         printer.shape = (self.tile.rows, self.tile.depth if looped else power_of_two(length))
         wide = str(printer.shape)
         if looped:
