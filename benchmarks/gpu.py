@@ -24,8 +24,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from onepass.compare.setup import GpuSetup, gpu_setup, inputs_of
-from onepass.compare.torch_ops import check_ops, run_graph
-from onepass.core.dtypes import DTYPES, F32, finfo
+from onepass.compare.torch_ops import check_ops, numbers_of, run_graph
+from onepass.core.dtypes import DTYPES
 from onepass.core.errors import UserError
 from onepass.core.files import write_text
 from onepass.core.settings import Settings
@@ -37,6 +37,7 @@ from onepass.gpu_pipeline import GpuCompiled
 from onepass.graph.ir import Graph
 from onepass.graph.precision import lower_precision
 from onepass.report.diagnosis import diagnose, model_error
+from onepass.report.outcome import agree
 from onepass.report.terminal import Terminal, table
 from onepass.report.units import roof_text, seconds_text, share_text
 from onepass.runtime.gpu_host import interpreted, require
@@ -46,7 +47,6 @@ from onepass.zoo import catalog
 RESULTS = Path(__file__).with_name("gpu_results.json")
 BUDGET_S, RUNS = 300.0, 20
 NOISE = 0.05  # kernels whose times differ by less are equally fast
-BOUND = 1e-5  # relative error in float32; a coarser type may err as much more as its step is wider
 Json = dict[str, Any]
 
 
@@ -188,11 +188,8 @@ def torch_network(torch: Any, graph: Graph, device: str, wide: bool = False) -> 
             for node in graph.nodes
         )  # fmt: skip
         graph = replace(graph, nodes=tuple(nodes))
-    bounds = {name for node in graph.nodes if node.op == "clip" for name in node.inputs[1:]}
-    constants = {
-        name: array.item() if name in bounds else tensor(torch, array, device, wide)
-        for name, array in graph.constants.items()
-    }
+    constants = {name: tensor(torch, array, device, wide) for name, array in graph.constants.items()}
+    constants |= numbers_of(graph)
 
     def run(*given: Any) -> list[Any]:
         return run_graph(torch, graph, constants | dict(zip(graph.inputs, given, strict=True)))
@@ -215,7 +212,8 @@ def measure(torch: Any, device: str, workload: Workload, setup: GpuSetup, tiny: 
     fused, unfused = setup.compile(graph), setup.with_fuse("none").compile(graph)
     compile_s = time.perf_counter() - started
     kinds = fused.plan.graph.types
-    arrays = [inputs_of(loaded, graph)[name].astype(kinds[name].dtype.numpy) for name in graph.inputs]
+    inputs = inputs_of(loaded, graph)
+    arrays = [inputs[name].astype(kinds[name].dtype.numpy) for name in graph.inputs]
     given = [tensor(torch, array, device) for array in arrays]
     with torch.inference_mode():
         wide = [tensor(torch, array, device, wide=True) for array in arrays]
@@ -249,8 +247,7 @@ def relative_l2(found: Sequence[Any], exact: Sequence[Any]) -> float:
 
 def is_right(errors: Mapping[str, float], dtype: str) -> bool:
     """Whether the fused error is within the bound of the element type, and three times the unfused one."""
-    coarser = float(finfo(DTYPES[dtype]).eps / finfo(F32).eps)
-    return errors["fused"] <= min(BOUND * coarser, 3 * max(errors["unfused"], 1e-7 * coarser))
+    return agree(errors["fused"], errors["unfused"], dtype)
 
 
 def judged(unfused: GpuCompiled, fused: GpuCompiled, before: Trace, after: Trace, gpu: Gpu) -> Json:
@@ -335,7 +332,7 @@ def main(arguments: Sequence[str]) -> int:
             rows.append(measure(torch, device, workload, setup, options.tiny))
         except UserError as error:
             notes.append(f"{workload.name} did not run: {error}")
-    show.print(table(["workload"], HEADINGS, [cells(row, limits) for row in rows]))
+    show.show(table(["workload"], HEADINGS, [cells(row, limits) for row in rows]))
     show.say(*notes)
     versions = {name: version(name) for name in ("onepass", "torch", "triton")}
     write_text(options.output, json.dumps({

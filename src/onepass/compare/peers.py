@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.compare.torch_ops import Tensor, check_ops, run_graph
+from onepass.compare.torch_ops import Tensor, check_ops, numbers_of, run_graph
 from onepass.core.errors import OptionError, UserError
 from onepass.frontends.onnx_embed import self_contained
 from onepass.frontends.onnx_model import OnnxModel
@@ -113,10 +113,8 @@ def _torch(torch: ModuleType, task: Task) -> Peer:
     config: Any = importlib.import_module("torch._inductor.config")
     config.freezing = True
     torch.compiler.reset()  # it keeps a handful of compilations of one function, then refuses more
-    # Inductor cannot compile a bound that is a constant tensor; a number it compiles into the code.
-    bounds = {name for node in graph.nodes if node.op == "clip" for name in node.inputs[1:]}
-    numbers = {name: a.item() for name, a in graph.constants.items() if name in bounds}
-    arrays = {name: a for name, a in graph.constants.items() if name not in bounds}
+    numbers = numbers_of(graph)
+    arrays = {name: a for name, a in graph.constants.items() if name not in numbers}
     weights = torch.nn.ParameterList(
         torch.nn.Parameter(torch.from_numpy(np.array(a)), requires_grad=False) for a in arrays.values()
     )

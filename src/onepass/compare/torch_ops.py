@@ -26,6 +26,13 @@ def check_ops(graph: Graph) -> None:
         raise UserError("torch has no operator here for some nodes", where=", ".join(unknown[:10]))
 
 
+def numbers_of(graph: Graph) -> dict[str, Any]:
+    """The constant bounds of each Clip, by name: `run_graph` takes them as numbers, which a compiler can
+    fold, and as tensors it cannot."""
+    bounds = {name for node in graph.nodes if node.op == "clip" for name in node.inputs[1:]}
+    return {name: array.item() for name, array in graph.constants.items() if name in bounds}
+
+
 def run_graph(torch: ModuleType, graph: Graph, values: Mapping[str, Tensor]) -> list[Tensor]:
     """The outputs of `graph`, whose ops `check_ops` has passed; `values` are its inputs and constants."""
     found: dict[str, Tensor] = dict(values)

@@ -258,7 +258,7 @@ class NestBuilder:
         """Into how many runs the reduction is cut, each done by all tiles before the next."""
         if self.root is None or not self.schedule.depth:
             return 1
-        return -(-self.root.reduce_axes[0].extent // (CHUNK * self.schedule.depth))
+        return self.root.reduce_axes[0].extent // (CHUNK * self.schedule.depth)
 
     def _tile(self, tile: _Tile) -> tuple[Stmt, ...]:
         resolver, root = self.resolver, self.root
@@ -450,6 +450,7 @@ def _reduction_loops(
         return [(tuple(loops), own)]
     nests = []
     chunk = min(CHUNK, max(budget, 4))
+    assert not depth or (chunk == CHUNK and first.extent % (CHUNK * depth) == 0), "slices are of whole chunks"
     outer, inner = f"{first.name}_o", f"{first.name}_i"
     for part in segments(first.extent, chunk):
         start = part.start // chunk

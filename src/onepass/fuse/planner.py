@@ -15,7 +15,7 @@ from onepass.cost.gpu import Fit
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
-from onepass.forms.regions import Context, Cut, Option, Shaped, rows_key, shape_chain
+from onepass.forms.regions import Context, Option, Shaped, rows_key, shape_chain
 from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
@@ -193,8 +193,8 @@ class _Planner:
     def _chain_attempt(self, parts: list[Group], value: str, old: Attempt) -> tuple[Attempt, Shaped | None]:
         context, shapes = self.groups.context, [part.shaped for part in parts if part.shaped]
         nodes = self.groups.nodes(frozenset().union(*(part.members for part in parts)))
-        if cut := cut_through(context, nodes):
-            return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits), None
+        if cut := self._cut(nodes):
+            return cut, None
         try:
             shaped = shape_chain(context, shapes)
         except FormMismatch as mismatch:
@@ -229,8 +229,10 @@ class _Planner:
         memory = Option("apart", apart, dict.fromkeys(keys, False))
         return replace(shaped, options=(rows, memory) if chained else (memory, rows))
 
-    def _cut(self, producer: Group, consumer: Group) -> Cut | None:
-        return cut_through(self.groups.context, self.groups.nodes(producer.members | consumer.members))
+    def _cut(self, nodes: Sequence[Node]) -> Attempt | None:
+        """What becomes of an attempt to make one kernel of `nodes` that compiled code showed not to fit."""
+        cut = cut_through(self.groups.context, nodes)
+        return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits) if cut else None
 
     def _fuse_along(self, value: str, at: int) -> None:
         groups = self.groups
@@ -240,8 +242,7 @@ class _Planner:
         attempt, shaped = self._attempt(producer, consumer, value)
         self.attempts[value, at] = attempt
         if shaped is not None:
-            for name, reader in groups.edges_between(producer, consumer):
-                self.attempts[name, reader] = attempt
+            self.attempts |= dict.fromkeys(groups.edges_between(producer, consumer), attempt)
             groups.merge((producer, consumer), shaped)
             self.merges += 1
 
@@ -255,8 +256,8 @@ class _Planner:
         refusal = groups.refusal(producer, consumer, value)
         if refusal:
             return Attempt(refusal, ""), None
-        if cut := self._cut(producer, consumer):
-            return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits), None
+        if cut := self._cut(groups.nodes(producer.members | consumer.members)):
+            return cut, None
         try:
             shaped = groups.merged(producer, consumer)
         except FormMismatch as mismatch:

@@ -144,15 +144,16 @@ def verdict(outcome: Outcome) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _equality(error: ErrorFigures, dtype: str) -> str:
-    """Whether the results agree: the project's bounds, in float32, are 1e-5 and three times the unfused
-    run's error; a model lowered to `dtype` rounds as much more as that is coarser."""
+def agree(fused: float, unfused: float, dtype: str) -> bool:
+    """Whether relative errors are within the project's bounds: in float32 1e-5, and three times the unfused
+    run's; a model lowered to `dtype` rounds as much more as that is coarser ('': it was not lowered)."""
     coarser = float(finfo(DTYPES[dtype]).eps / finfo(F32).eps) if dtype else 1.0
-    agree = (
-        error.relative_l2 <= 1e-5 * coarser
-        and error.relative_l2 <= 3 * max(error.unfused_relative_l2, 1e-7 * coarser)
-    )  # fmt: skip
-    told = "The results agree." if agree else (
+    return fused <= 1e-5 * coarser and fused <= 3 * max(unfused, 1e-7 * coarser)
+
+
+def _equality(error: ErrorFigures, dtype: str) -> str:
+    """Whether the results agree, and the errors."""
+    told = "The results agree." if agree(error.relative_l2, error.unfused_relative_l2, dtype) else (
         "The results differ more than rounding explains: do not use this plan before looking into it."
     )  # fmt: skip
     return (

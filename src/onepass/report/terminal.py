@@ -26,11 +26,10 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
 
-    def show(self, *made: Table) -> None:
-        """Tables, wider than the terminal where figures would be cut: the terminal then wraps the lines."""
-        for each in made:
-            least = self.measure(each, options=self.options.update(width=MOST_COLUMNS)).minimum
-            Console.print(Terminal(file=self.file, width=max(self.width, least)), each)
+    def show(self, made: Table) -> None:
+        """A table, wider than the terminal where figures would be cut: the terminal then wraps the lines."""
+        least = self.measure(made, options=self.options.update(width=MOST_COLUMNS)).minimum
+        Terminal(file=self.file, width=max(self.width, least)).print(made)
 
     def say(self, *lines: str) -> None:
         """Each line as it is: no markup, no colour, wrapped by the terminal only."""
@@ -44,11 +43,10 @@ def table(
 ) -> Table:  # fmt: skip
     """A table: columns `texts` are left-aligned and wrap, then `numbers`, right-aligned, which do not."""
     rows = list(rows)
-    widest = [max((len(cell) for cell in cells), default=0) for cells in zip(*rows, strict=True)]
-    widest += [0] * (len(texts) + len(numbers) - len(widest))
+    widest = [max(map(len, cells)) for cells in zip(*rows, strict=True)] or [0] * len([*texts, *numbers])
     columns = [
         Column(heading, overflow="fold", min_width=min(FOLDED, width))
-        for heading, width in zip(texts, widest, strict=False)
+        for heading, width in zip(texts, widest[: len(texts)], strict=True)
     ]
     columns += [
         Column(heading, justify="right", no_wrap=True, min_width=width)
