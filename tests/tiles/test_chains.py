@@ -17,6 +17,7 @@ from onepass.tiles import shaper
 from onepass.tiles.choose import Candidate, chain_candidates
 
 pytest.importorskip("triton")
+pytest.importorskip("torch")
 INF = float("inf")
 
 
