@@ -63,13 +63,13 @@ def test_measured_once_then_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", '{"format": 3}', machine_to_json(MACHINE)[:-20],
+        "", "{", "[]", "null", '{"format": 4}', machine_to_json(MACHINE)[:-20],
         machine_to_json(MACHINE).replace("1000000000.0", '"fast"'),
         machine_to_json(MACHINE).replace("1000000000.0", "-1.0"),
         machine_to_json(MACHINE).replace("1000000000.0", "NaN"),
         machine_to_json(MACHINE).replace("1000000000.0", "1e999"),
         machine_to_json(MACHINE).replace('"vector_bits": ', '"vector_bits": 0.'),
-        machine_to_json(MACHINE).replace('"format": 3', '"format": 0'),
+        machine_to_json(MACHINE).replace('"format": 4', '"format": 0'),
         "\udcff",
     ],
 )  # fmt: skip
@@ -90,6 +90,16 @@ def test_works_without_a_place_to_write(folder: Path) -> None:
 def test_no_more_workers_are_measured_than_there_are_cores(folder: Path) -> None:
     assert max(roof.workers for roof in measure_machine(workers=1000).roofs) == available_cores()
     assert machine_path(1000) == machine_path(available_cores())
+
+
+@pytest.mark.parametrize(
+    "shares_gb_s,served",
+    [((150, 160, 170), 300), ((60, 140, 170), 200), ((40, 30, 140), 100), ((31, 35, 60), 50), ((), 300)],
+)
+def test_a_shared_third_level_counts_for_what_it_serves(shares_gb_s: tuple[int, ...], served: int) -> None:
+    shares = dict(zip("abc", (225, 200, 100), strict=True)) if shares_gb_s else {}
+    rates = {"l3": 160.0, "memory": 30.0, **dict(zip("abc", shares_gb_s, strict=False))}
+    assert probe.serving_bytes(rates, shares, told=300) == served
 
 
 def test_no_measurement_with_zero_workers(folder: Path) -> None:

@@ -28,7 +28,10 @@ class Roof:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Capacities in bytes (`l1_bytes`, `l2_bytes` for one core, `l3_bytes` shared) and measured roofs."""
+    """Capacities in bytes and measured roofs.
+
+    `l1_bytes` and `l2_bytes` of one core, `l3_bytes` shared: what of it was measured to serve this machine.
+    """
 
     name: str
     isa: str

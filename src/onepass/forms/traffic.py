@@ -80,13 +80,11 @@ def passes_caches(size_bytes: int, machine: Machine, workers: int) -> bool:
     """Whether a value of this size is better written past the caches.
 
     A line that is written whole need not be fetched first. But then it is read back from memory, which pays
-    where the third level holds it no longer, or is itself slow: of one that is slow, the larger the value
-    the less is left (16.8 MB beside 4 MiB of second level were better cached, 25.7 MB no worse, 51 MB not).
+    where the third level holds it no longer (16.8 MB beside 4 MiB of second level and 51 MB of third were
+    better cached, 25.7 MB no worse, 51 MB not).
     """
-    if size_bytes < 8 * machine.l2_bytes * workers:
-        return False
-    far, near = (machine.bandwidth_bytes_per_s(level, workers) for level in ("memory", "l3"))
-    return serving_level(size_bytes, machine, workers) == "memory" or near < 2 * far
+    held = serving_level(size_bytes, machine, workers) != "memory"
+    return not held and size_bytes >= 8 * machine.l2_bytes * workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,9 @@ POINTS: Mapping[int, tuple[float, ...]] = {2: (1.0,), 4: (0.75, 1.5)}
 Their powers are exact in float32. With ±3/4 and ±3/2 the error is half of that with the usual ±1 and ±2
 (measured on normal data, 64 and 512 channels; on the choice of points: Barabasz et al. 2020).
 """
-# How far ahead weights are asked for, into the second level: over the end of a page, where the processor's own
-# prefetching stops. Where they come from memory, on Zen 4: 0.67 of the time on 512 channels of 7x7, 0.70 on 256
-# of 14x14, one image. Asked into the first level, whose few outstanding misses then hold up all else, 0.98.
+# How far ahead weights are asked for, into the second level: over the end of a page, where the processor's
+# own prefetching stops. Where they come from memory, on Zen 4: 0.67 of the time on 512 channels of 7x7, 0.70
+# on 256 of 14x14, one image. Into the first level, whose few outstanding misses then hold up all else: 0.98.
 AHEAD_BYTES = 4096
 Matrix = npt.NDArray[np.float64]
 TILE, ROW, COLUMN, GROUP, VECTOR = "tile", "row", "column", "group", "vec"

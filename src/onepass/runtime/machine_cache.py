@@ -29,14 +29,14 @@ from onepass.targets.llvm.compile import LinkedCode, compile_ir, link
 from onepass.targets.llvm.description import describe_host
 from onepass.targets.llvm.emit import emit, symbol_of
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
     """This machine with its roofs for one worker and for `workers` (default: all that may be used).
 
-    Takes them from the cache unless `fresh`, or measures (about 3 s) and stores them. Raises OptionError
-    for a worker count that makes no sense.
+    Takes them from the cache unless `fresh`, or measures (two to ten seconds) and stores them. Raises
+    OptionError for a worker count that makes no sense.
     """
     path = machine_path(workers)
     kept = None if fresh else load_machine(path)
@@ -48,10 +48,12 @@ def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:
         return link({symbol_of(kernel): compile_ir(emit(kernel, target), target) for kernel in kernels})
 
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    roofs = measure_roofs(build, target.vector_bits, target.vector_registers, sizes, _counts(workers), date)
+    roofs, l3_bytes = measure_roofs(
+        build, target.vector_bits, target.vector_registers, sizes, _counts(workers), date
+    )
     machine = Machine(
         cpu_model(), target.isa, target.vector_bits, target.vector_registers, available_cores(),
-        sizes.l1, sizes.l2, sizes.l3, roofs,
+        sizes.l1, sizes.l2, l3_bytes, roofs,
     )  # fmt: skip
     with contextlib.suppress(UserError):  # what cannot be kept is measured again
         write_text(path, machine_to_json(machine))

@@ -1,15 +1,16 @@
 """Measures this machine's roofs with generated kernels, so a roof is what generated code can reach.
 
-In: a target and its compiler's three steps. Out: `Roof`s for one worker and for all. All kernels of one
-worker count are launches of one program, timed like any model's. Per dtype the peak of fused
-multiply-adds, and for float32 their rate in one chain; per cache level and for memory the bytes a second
-of a pointwise kernel that reads one stream and writes another; and the seconds of an empty launch.
+In: a target and its compiler's three steps. Out: `Roof`s for one worker and for all, and the third level's
+bytes as they serve this machine. All kernels of one worker count are launches of one program, timed like any
+model's. Per dtype the peak of fused multiply-adds, and for float32 their rate in one chain; per cache level
+and for memory the bytes a second of a pointwise kernel that reads one stream and writes another; and the
+seconds of an empty launch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onepass.core.dtypes import F32, F64, DType
@@ -32,6 +33,8 @@ _FMA_CHAINS = 24  # that do not wait for each other: more than two ports of four
 _MOVED = {"l1": 100 * MIB, "l2": 64 * MIB, "l3": 96 * MIB}
 _MEMORY_BYTES, _MEMORY_EVERY = 256 * MIB, 3
 """Both streams together, at least; a launch takes 20 times longer than the others: so every third round."""
+_L3_SHARES = (0.75, 0.5, 0.375, 0.25, 0.1875, 0.125)
+"""Of the told size: a third level that other machines of the host use as well serves less than that."""
 _UNROLL = 8
 """Vectors a step: covers the latency of an add (4 cycles) at two loads a cycle."""
 _STAGGER = 2048
@@ -56,9 +59,18 @@ def measure_roofs(
     sizes: Caches,
     counts: Sequence[int],
     date: str,
-) -> tuple[Roof, ...]:
-    """Runs the probe for each worker count in `counts`, a second or two each."""
+) -> tuple[tuple[Roof, ...], int]:
+    """Runs the probe for each worker count in `counts`, a few seconds each.
+
+    Besides the roofs the bytes of the third level: all that is told of, or the largest share of it whose
+    streams, with the most workers, are nearer (by their ratios) to its bandwidth than to that of memory.
+    """
     measures = {workers: _measures(vector_bits, vector_registers, sizes, workers) for workers in counts}
+    most = max(counts)
+    least = most * _part_bytes("l3", sizes, most)  # what gives the level's bandwidth
+    shares = {f"l3 share {part}": int(part * sizes.l3) for part in _L3_SHARES if part * sizes.l3 > least}
+    for name, size in shares.items():
+        measures[most].append(_stream_measure(name, size // most, vector_bits, most))
     empty = Kernel("probe_empty", (), ())
     code = compile_kernels([empty, *(m.kernel for some in measures.values() for m in some)])
     roofs: list[Roof] = []
@@ -67,7 +79,22 @@ def measure_roofs(
         for m, least in zip(some, seconds, strict=True):
             roofs.append(Roof(m.what, m.amount / least, m.unit, workers, m.method, date))
         roofs.append(Roof("launch", launch_s, "s", workers, _LAUNCH_METHOD, date))
-    return tuple(roofs)
+    rates = {roof.what: roof.value for roof in roofs if roof.workers == most}
+    return tuple(roof for roof in roofs if roof.what not in shares), serving_bytes(rates, shares, sizes.l3)
+
+
+def serving_bytes(rates: Mapping[str, float], shares: Mapping[str, int], told: int) -> int:
+    """Of `shares`, bytes by name, the largest that comes at the rate of the third level; see `measure_roofs`.
+
+    `rates`: bytes a second of each, of `l3` and of `memory`. `told` where the largest does, half the smallest
+    where none does.
+    """
+    if not shares:
+        return told
+    least = math.sqrt(rates["l3"] * rates["memory"])
+    near = [size for name, size in shares.items() if rates[name] >= least]
+    found = max(near, default=min(shares.values()) // 2)
+    return told if found == max(shares.values()) else found
 
 
 _LAUNCH_METHOD = f"an empty kernel and a barrier, mean of {_LAUNCHES} in a row less the entry; least of many"
@@ -112,11 +139,8 @@ def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> 
         _fma_measure(dtype, bits, label, chains, workers) for bits, label in widths for dtype in (F32, F64)
     ]
     made.append(_fma_measure(F32, vector_bits, " chain", 1, workers))
-    step = _UNROLL * vector_bits // 8
     for level in LEVELS:
-        part = _part_bytes(level, sizes, workers) // (2 * step) * step
-        passes = max(1, _MOVED[level] // (2 * part)) if level in _MOVED else 1
-        made.append(_stream_measure(level, part, passes, vector_bits, workers))
+        made.append(_stream_measure(level, _part_bytes(level, sizes, workers), vector_bits, workers))
     return made
 
 
@@ -128,7 +152,8 @@ def _part_bytes(level: str, sizes: Caches, workers: int) -> int:
         case "l2":
             return sizes.l2 // 2
         case "l3":
-            return max(4 * sizes.l2, sizes.l3 // (4 * workers))
+            # Midway, by ratios, between the second levels of all workers and the whole.
+            return max(4 * sizes.l2, math.isqrt(workers * sizes.l2 * sizes.l3) // workers)
         case _:
             total = max(_MEMORY_BYTES, 8 * sizes.l3)
             return min(total, 1024 * MIB, memory_bytes() // 8) // workers
@@ -163,22 +188,24 @@ def _fma_measure(dtype: DType, vector_bits: int, label: str, chains: int, worker
     )  # fmt: skip
 
 
-def _stream_measure(level: str, part: int, passes: int, vector_bits: int, workers: int) -> Measure:
-    """Passes over two arrays of `part` bytes a worker: `to[i] = from[i] + 1`."""
+def _stream_measure(name: str, size: int, vector_bits: int, workers: int) -> Measure:
+    """Passes over two arrays, `size` bytes a worker together: `to[i] = from[i] + 1`."""
     dtype, lanes = F32, vector_bits // F32.bits
+    step = _UNROLL * vector_bits // 8
+    part = size // (2 * step) * step
+    passes = 1 if name == "memory" else max(1, _MOVED[name[:2]] // (2 * part))
     items = part // F32.size_bytes
     source, target = _memory("source", dtype, items * workers), _memory("target", dtype, items * workers)
     vector = add(mul(idx("step"), _UNROLL), idx("chain"))
     place = add(mul(idx("worker"), items), add(mul(vector, lanes), idx("lane")))
     turn = Store("target", (place,), binary("add", Load("source", (place,), dtype), const(1.0, dtype)))
     steps = loop("step", items // (_UNROLL * lanes), (_unrolled("chain", _UNROLL, lanes, turn),))
-    kernel = _kernel(
-        f"probe_{level}_{workers}", source, target, workers, (), (loop("pass", passes, (steps,)),)
-    )
+    symbol = "_".join(("probe", *name.split(), str(workers))).replace(".", "_")
+    kernel = _kernel(symbol, source, target, workers, (), (loop("pass", passes, (steps,)),))
     method = (
         f"generated kernel to[i] = from[i] + 1, bytes read and written, {part // 512:,} KiB for each worker"
     )
-    return Measure(level, kernel, float(2 * part * passes * workers), "byte/s", method)
+    return Measure(name, kernel, float(2 * part * passes * workers), "byte/s", method)
 
 
 def _kernel(
