@@ -67,8 +67,8 @@ def measure_roofs(
     """
     measures = {workers: _measures(vector_bits, vector_registers, sizes, workers) for workers in counts}
     most = max(counts)
-    least = most * _part_bytes("l3", sizes, most)  # what gives the level's bandwidth
-    shares = {f"l3 share {part}": int(part * sizes.l3) for part in _L3_SHARES if part * sizes.l3 > least}
+    whole = most * _part_bytes("l3", sizes, most)  # what gives the level's bandwidth
+    shares = {f"l3 share {part}": int(part * sizes.l3) for part in _L3_SHARES if part * sizes.l3 > whole}
     for name, size in shares.items():
         measures[most].append(_stream_measure(name, size // most, vector_bits, most))
     empty = Kernel("probe_empty", (), ())
