@@ -202,6 +202,36 @@ def test_transposed_convolution(attrs):
         check(graph_of({"x": (1, 4, 5, 4)}, ("conv_transpose", "x w", attrs), constants=weights), modes=modes)
 
 
+def test_transposed_convolution_to_few_channels():
+    """Vectors run along the channels of the blocked input, also where places a stride apart differ."""
+    attrs = conv_attrs(2, (2, 2), strides=(2, 2))
+    graph = graph_of(
+        {"x": (1, 3, 5, 9)}, ("conv", "x u", conv_attrs(2, (1, 1))), ("conv_transpose", "v0 w", attrs),
+        ("sigmoid", "v1", {}),
+        constants={"u": normal(20, 3, 1, 1), "w": normal(20, 2, 2, 2)},
+    )  # fmt: skip
+    check(graph, length=20, modes=("native",))
+    _, kernels = run_regions(graph, random_inputs(graph), "all", 16, True)
+    (narrow,) = (text for text in map(print_kernel, kernels) if "phase3" in text)
+    assert "vector for lane in range(1):" not in narrow
+
+
+@pytest.mark.parametrize("parts,lanes", [((24, 24), 8), ((20, 16), 4), ((24, 19, 8), 0)])
+def test_concatenation_within_blocks(parts, lanes):
+    """Joints within a block of 16: vectors of the largest part that none cuts; plain if that is under 4."""
+    constants = {f"u{k}": normal(size, 3, 1, 1) for k, size in enumerate(parts)}
+    convolutions = [("conv", f"x u{k}", conv_attrs(2, (1, 1))) for k in range(len(parts))]
+    names = " ".join(f"v{k}" for k in range(len(parts)))
+    last = ("conv", f"v{len(parts)} w", conv_attrs(2, (3, 3), pads=(1, 1, 1, 1)))
+    constants["w"] = normal(16, sum(parts), 3, 3)
+    nodes = (*convolutions, ("concat", names, {"axis": 1}), last)
+    graph = graph_of({"x": (1, 3, 5, 9)}, *nodes, constants=constants)
+    check(graph, length=9 * sum(parts), modes=("native",))
+    _, kernels = run_regions(graph, random_inputs(graph), "none", 16, True)
+    (joined,) = (text for text in map(print_kernel, kernels) if "select" in text)
+    assert not lanes or f"vector for lane in range({lanes}):" in joined
+
+
 @pytest.mark.parametrize("op", ["max_pool", "average_pool"])
 @pytest.mark.parametrize("given", [
     {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},

@@ -32,6 +32,22 @@ def vector_axis(
     return max((axis for axis, extent in enumerate(shape) if extent > 1), default=max(0, len(shape) - 1))
 
 
+def unbroken_lanes(body: Body, lanes: int) -> int:
+    """The largest part of `lanes` channels that no joint of a concatenation, and no shift of them, cuts.
+
+    A vector of them is one load from one part, where a cut one would be gathered. All of them where only
+    less than a quarter is left.
+    """
+    part = lanes
+    for stage in body.stages:
+        channel = Index(stage.axes[1].name) if len(stage.axes) > 2 else None
+        for expr in subexpressions(stage.body):
+            match expr:
+                case Binary(a=Index() as a, b=Const(value=int(offset))) if a == channel:
+                    part = math.gcd(part, offset)
+    return part if 4 * part >= lanes else lanes
+
+
 def shared_tile(product: Compute, shape: tuple[int, ...], vector: int) -> tuple[int, int] | None:
     """For a grouped convolution in plain layout: the channels of a group as tile, and how many at most.
 

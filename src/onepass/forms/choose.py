@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from onepass.cost.machine import FMA_LATENCY_CYCLES, Machine
-from onepass.forms.axes import contiguous_axis, phases, shared_tile, vector_axis
+from onepass.forms.axes import contiguous_axis, phases, shared_tile, unbroken_lanes, vector_axis
 from onepass.forms.body import Body
 from onepass.forms.schedule import CHUNK, Schedule, segments
 from onepass.graph.ir import Graph
@@ -47,6 +47,8 @@ def choose_schedule(
     apart = phases(product) if product is not None else ()
     shape = tuple(extent // dict(apart).get(axis, 1) for axis, extent in enumerate(shape))
     vector = vector_axis(body, layouts, shape, product)
+    if root is None and vector == 1 and layout.block > 1:
+        lanes = unbroken_lanes(body, lanes)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
     shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
@@ -59,6 +61,7 @@ def choose_schedule(
         if not narrow and shape[vector] >= 2 * lanes and rows >= SHARES * machine.cores:
             tile, whole = None, True
         vectors, pixels = _pointwise_tile(shape, vector, tile, lanes, narrow)
+        vectors *= max(1, layout.block // lanes)  # a block is written as a whole
     elif shared is not None:
         tile, width = shared
         most = min(MAX_PIXELS, machine.vector_registers - 3)

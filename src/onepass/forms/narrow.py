@@ -31,7 +31,7 @@ UNROLL = 512  # operations written out
 def narrow_lanes(body: Body, layouts: Mapping[str, Layout]) -> int:
     """Lanes of the vectors of a convolution from a blocked value to few plain channels; else 0."""
     root = next(iter(body.reductions()), None)
-    if root is None or len(root.axes) < 3 or not is_product(root) or phases(root):
+    if root is None or len(root.axes) < 3 or not is_product(root):
         return 0
     channel = (Index(root.reduce_axes[0].name),)
     blocks = (
@@ -60,8 +60,11 @@ def build_narrow(body: Body, graph: Graph, layouts: Mapping[str, Layout], lanes:
     resolver.must_pack = frozenset(
         n for n in body.inputs if n in graph.constants and graph.constants[n].ndim > 1
     )
-    order = [(axis.name, axis.extent) for axis in (root.axes[0], *root.axes[2:-1])]
-    outs, width = root.axes[1].extent, root.axes[-1].extent
+    apart = dict(phases(root))
+    extents = [axis.extent // apart.get(place, 1) for place, axis in enumerate(root.axes)]
+    order = [(root.axes[place].name, extents[place]) for place in (0, *range(2, len(extents) - 1))]
+    order += [(_phase(place), count) for place, count in apart.items()]
+    outs, width = extents[1], extents[-1]
     most = min(lanes, MAX_ACCUMULATORS // outs, max(1, width))
     most = next((n for n in range(most, most // 2, -1) if width % n == 0), most)
     resolver.ranges |= {name: (0, extent - 1) for name, extent in order} | {OUT: (0, outs - 1)}
@@ -94,9 +97,17 @@ def _tile(resolver: Resolver, root: Compute, piece: Segment, lanes: int) -> tupl
     return tuple(found)
 
 
+def _phase(place: int) -> str:
+    """The variable that tells which of the places a stride apart are computed, along the axis `place`."""
+    return f"phase{place}"
+
+
 def _point(root: Compute, last: Expr) -> Indices:
     middle = (idx(axis.name) for axis in root.axes[2:-1])
-    return (idx(root.axes[0].name), idx(OUT), *middle, last)
+    point: list[Expr] = [idx(root.axes[0].name), idx(OUT), *middle, last]
+    for place, count in phases(root):
+        point[place] = add(mul(point[place], count), idx(_phase(place)))
+    return tuple(point)
 
 
 def _sums(resolver: Resolver, root: Compute, last: Expr, part: Segment, acc: Buffer) -> list[Stmt]:
@@ -106,6 +117,7 @@ def _sums(resolver: Resolver, root: Compute, last: Expr, part: Segment, acc: Buf
     resolver.ranges |= {PLACE: (0, places - 1), LANE: (0, lanes - 1), BLOCK: (0, part.count - 1)}
     resolver.ranges |= {axis.name: (0, axis.extent - 1) for axis in window}
     resolver.pack_axes = (
+        *((_phase(place), count) for place, count in phases(root)),
         (BLOCK, part.count),
         *((a.name, a.extent) for a in window),
         (OUT, outs),

@@ -166,7 +166,7 @@ def _output_block(
         return lanes if kind.shape[1] >= lanes // 2 else 1
     if node.op == "concat":
         blocks = [layouts.get(name, PLAIN).block for name in node.inputs]
-        aligned = all(graph.types[name].shape[1] % blocks[0] == 0 for name in node.inputs[:-1])
+        aligned = all(4 * math.gcd(graph.types[n].shape[1], blocks[0]) >= blocks[0] for n in node.inputs[:-1])
         same = blocks[0] > 1 and len(set(blocks)) == 1
         return blocks[0] if same and (aligned or node.attrs.get("axis") not in (1, 1 - kind.rank)) else 1
     return passed_on(graph, node, lowering, layouts)
