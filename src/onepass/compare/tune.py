@@ -119,7 +119,10 @@ class _Tuner:
             self.choices |= site.options[record.chosen].choices
 
     def measure(self, compiled: Compiled, sites: Sequence[_Site]) -> dict[str, list[float]]:
-        """Seconds of each option by key of the site; infinite where it changes other sites' regions."""
+        """Seconds of each option by key of the site, with all regions that the option makes others of.
+
+        Infinite where other sites are among them.
+        """
         own: dict[str, float] = {}
         ratios: dict[str, list[float]] = {site.key: [1.0] for site in sites}
         arrays = _random_inputs(compiled.program)
@@ -138,10 +141,8 @@ class _Tuner:
                     _seconds(each.plan, by_region, area)
                     for each, by_region in zip((compiled, other), times, strict=True)
                 )
-                ours = _seconds(compiled.plan, times[0], site.nodes)
-                theirs = ours + after - before
-                fair = area & settled == site.nodes and theirs > 0
-                pairs.setdefault(site.key, []).append((ours, theirs if fair else math.inf))
+                fair = area & settled == site.nodes
+                pairs.setdefault(site.key, []).append((before, after if fair else math.inf))
             for key, found in pairs.items():
                 total, others = map(sum, zip(*found, strict=True))
                 own[key] = min(own.get(key, math.inf), total / len(found))

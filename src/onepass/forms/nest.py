@@ -292,7 +292,10 @@ class NestBuilder:
         return (Alloc(accumulators, (*early, *begin, *sums, *ends)),)
 
     def _prefetch(self, outputs: Stmt, tile: _Tile) -> tuple[Stmt, ...]:
-        """Asks for the lines that the tile's end reads and writes, while its reduction computes."""
+        """Asks for the lines that the tile's end reads and writes, while its reduction computes.
+
+        Into the second level: so many at once would hold up the first one's other misses.
+        """
         graph, params = self.graph, self.resolver.params.items()
         values = {buffer.name for n, buffer in params if n in graph.types and n not in graph.constants}
         stores = [stmt for stmt in statements((outputs,)) if isinstance(stmt, Store)]
@@ -302,7 +305,7 @@ class NestBuilder:
         for buffer, indices in dict.fromkeys(places):
             if buffer in values:
                 first = tuple(self.resolver.simplify(substitute(e, {LANE: const(0)})) for e in indices)
-                found.append(Prefetch(buffer, first))
+                found.append(Prefetch(buffer, first, far=True))
         return (tile.each_place(loop(VECTOR, tile.vectors, tuple(found), "unroll")),) if found else ()
 
     def _outputs(self, tile: _Tile) -> Stmt:
