@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/python examples/centerface.py
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/ready
 	$(BIN)/ruff check $(SOURCES)
