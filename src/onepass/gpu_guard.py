@@ -217,9 +217,15 @@ class Guard:
                 first, second = map(names_of, parts)
                 self.cuts.append(Cut(first, second - first, tuple(steps)))
                 return best
-        assert best is not None, "the last tile of a single node is compiled"
-        what = f"{search.name} in tiles of {best.tile}, as no other way is faster"
-        return replace(best, steps=(*steps, best.fit(what, "")))
+        if best is None or best.compiled.refusal:
+            raise ModelError(
+                f"no kernel of this node fits {self.target}",
+                where="node " + ", ".join(f"'{node.user_name}'" for node in nodes),
+                why=steps[-1].objection if steps else "its shape has no tile",
+                remedy="choose another --target, or a --dtype of 16 bits; the CPU runs it",
+            )
+        why = "only one node is left" if len(nodes) == 1 else "no other way is faster"
+        return replace(best, steps=(*steps, best.fit(f"{search.name} in tiles of {best.tile}, as {why}", "")))
 
     def _is_slower(self, kernel: GpuKernel, parts: Iterable[Sequence[Node]]) -> bool:
         """Than its parts as kernels of their own."""

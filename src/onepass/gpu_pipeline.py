@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from onepass.core.dtypes import DType
+from onepass.core.errors import InternalError
 from onepass.core.settings import Settings
 from onepass.cost.gpu import Gpu, find_gpu, machine
 from onepass.forms.regions import Context, Cut, Shaped
@@ -107,9 +108,12 @@ def compile_for_gpu(
         made = replace(context, graph=planned.plan.graph, layouts=planned.plan.layouts)
         guard = Guard(made, shaper, target, directory, progress)
         kernels = guard.kernels(planned)
+        if not guard.cuts:
+            break
         more = {(cut.first, cut.second): cut for cut in guard.cuts}
         if more.keys() <= cuts.keys():
-            break
+            names = ", ".join(sorted(name for cut in guard.cuts for name in cut.first | cut.second))
+            raise InternalError("split", f"the nodes {names} were cut apart and are in one region again")
         cuts |= more
     wanted: Wanted = {}
     launches = [_launch(kernel, planned.shaped, made.graph, wanted) for kernel in kernels]

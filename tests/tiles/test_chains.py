@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from gpu_cases import case_of_graph, planned_on_gpu
+from gpu_cases import attention, case_of_graph, graph_of, inputs_of, mlp, normal, planned_on_gpu
 from interpreted import interpret
 
 from onepass.core.dtypes import BF16, F16, F32, dtype_of_numpy
@@ -19,54 +19,6 @@ from onepass.tiles.choose import Candidate, chain_candidates
 pytest.importorskip("triton")
 pytest.importorskip("torch")
 INF = float("inf")
-
-
-def graph_of(inputs, nodes, outputs=None, dtype=F32, constants=()):
-    """`nodes`: op, inputs and attributes; the value of node k is `v{k}`, and the last one is the output."""
-    arrays = {name: np.float32(array).astype(dtype.numpy) for name, array in dict(constants).items()}
-    types = {name: TensorType(dtype, shape) for name, shape in inputs.items()}
-    types |= {name: TensorType(dtype, array.shape) for name, array in arrays.items()}
-    made = []
-    for at, (op, read, attrs) in enumerate(nodes):
-        node = Node(f"{op}{at}", op, tuple(read.split()), (f"v{at}",), attrs)
-        types[f"v{at}"] = node.opdef.lower([types[name] for name in node.inputs], attrs).output_types[0]
-        made.append(node)
-    outputs = outputs or (f"v{len(nodes) - 1}",)
-    return Graph("test", tuple(made), tuple(inputs), tuple(outputs), types, arrays)
-
-
-def normal(*shape, seed=0, scale=1.0):
-    return np.random.default_rng(seed).standard_normal(shape) * scale
-
-
-def attention(batch=2, heads=2, rows=13, length=13, width=40, dtype=F32, mask=None):
-    """softmax(q k' / sqrt(width) + mask) v, as exporters spell it."""
-    shapes = {"q": (batch, heads, rows, width), "k": (batch, heads, length, width)}
-    shapes |= {"v": (batch, heads, length, width)}
-    nodes = [("transpose", "k", {"perm": (0, 1, 3, 2)}), ("matmul", "q v0", {}), ("mul", "v1 scale", {})]
-    if mask is not None:
-        shapes["mask"] = mask
-        nodes.append(("add", "v2 mask", {}))
-    nodes.append(("softmax", f"v{len(nodes) - 1}", {"axis": -1}))
-    nodes.append(("matmul", f"v{len(nodes) - 1} v", {}))
-    return graph_of(shapes, nodes, dtype=dtype, constants={"scale": width**-0.5})
-
-
-def mlp(rows=37, width=24, hidden=72, out=40, dtype=F32):
-    """gelu(x a + bias) b + residual."""
-    constants = {"a": normal(width, hidden, scale=0.2), "b": normal(hidden, out, seed=1, scale=0.2)}
-    constants["bias"] = normal(hidden, seed=2)
-    nodes = [("matmul", "x a", {}), ("add", "v0 bias", {}), ("gelu", "v1", {}), ("matmul", "v2 b", {}),
-             ("add", "v3 residual", {})]  # fmt: skip
-    return graph_of({"x": (rows, width), "residual": (rows, out)}, nodes, dtype=dtype, constants=constants)
-
-
-def inputs_of(graph, **given):
-    found = {}
-    for seed, name in enumerate(graph.inputs):
-        array = given.get(name, normal(*graph.types[name].shape, seed=seed))
-        found[name] = np.asarray(array, np.float32).astype(graph.types[name].dtype.numpy)
-    return found
 
 
 def check(cases, folder, tile=None):

@@ -1,15 +1,20 @@
 """What compiled kernels take decides: other tiles, all registers, or a split; each step is in the ledger."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from interpreted import Case, interpret
 
 import onepass.ops.registry  # noqa: F401  (defines the ops)
+from onepass import gpu_guard
 from onepass.core.dtypes import F16, F32
+from onepass.core.errors import InternalError, ModelError
 from onepass.core.settings import Settings
 from onepass.core.tensor import TensorType
 from onepass.core.tolerance import compare
 from onepass.cost.gpu import bytes_in_flight_needed, find_gpu
+from onepass.forms.nest import FormMismatch
 from onepass.fuse.split import cheapest_split
 from onepass.gpu_pipeline import compile_for_gpu
 from onepass.graph.interpret import evaluate
@@ -160,3 +165,51 @@ def test_rows_of_any_length(tmp_path, length, terms):
     names = tuple(f"x{k}" for k in range(terms))
     (kernel,) = compiled(Graph("rows", tuple(nodes), names, ("y",), types, constants), tmp_path).kernels
     assert ("for start in range" in kernel.built.kernel.source) == (length > 16384)
+
+
+def refuse(monkeypatch, refusal):
+    """Compiled code of which no kernel can be launched."""
+    compile_all = gpu_guard.compile_tiles
+
+    def compiling(kernels, target, directory):
+        return [replace(code, refusal=refusal) for code in compile_all(kernels, target, directory)]
+
+    monkeypatch.setattr(gpu_guard, "compile_tiles", compiling)
+
+
+def test_a_node_that_no_tile_fits_is_an_error_that_names_it(tmp_path, monkeypatch):
+    refuse(monkeypatch, "shared memory of 300,000 bytes")
+    graph = graph_of([Node("double", "add", ("x", "x"), ("y",), {})], ("x",), ("y",))
+    with pytest.raises(ModelError, match="no kernel of this node fits cuda:sm_90") as caught:
+        compile_for_gpu(graph, Settings(), TARGET, tmp_path)
+    assert "'double'" in str(caught.value) and "300,000 bytes" in str(caught.value)
+
+
+def test_regions_that_are_cut_come_apart_down_to_their_nodes(tmp_path, monkeypatch):
+    refuse(monkeypatch, "no room")
+    graph = live(4, 1024)
+    with pytest.raises(ModelError) as caught:
+        compile_for_gpu(graph, Settings(), TARGET, tmp_path)
+    assert sum(f"'{node.name}'" in str(caught.value) for node in graph.nodes) == 1
+
+
+def test_what_was_cut_must_not_come_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("onepass.fuse.planner.cut_through", lambda context, nodes: None)
+    refuse(monkeypatch, "no room")
+    with pytest.raises(InternalError, match="cut apart and are in one region again"):
+        compile_for_gpu(live(4, 1024), Settings(), TARGET, tmp_path)
+
+
+def test_a_region_that_no_tile_builds_is_split(tmp_path, monkeypatch):
+    """Then nothing was compiled that the ledger could quote."""
+    build = shaper.GpuShaper.build
+
+    def building(self, context, shaped, tile):
+        if len(shaped.nodes) > 1:
+            raise FormMismatch("not today")
+        return build(self, context, shaped, tile)
+
+    monkeypatch.setattr(shaper.GpuShaper, "build", building)
+    found = compiled(live(2, 1024), tmp_path)
+    assert len(found.kernels) == len(found.plan.graph.nodes)
+    assert any("no tile has room" in decision.detail for decision in found.plan.decisions)

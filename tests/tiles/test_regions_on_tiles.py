@@ -1,15 +1,19 @@
-"""Regions as Triton kernels: in Triton's interpreter they agree with the float64 oracle."""
+"""Regions as Triton kernels: in Triton's interpreter they agree with the float64 oracle.
 
+ONEPASS_GPU_SHAPES=200 tries so many shapes of every kind of region, in each precision, instead of a few.
+"""
+
+import os
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_cases import case_of_graph
+from gpu_cases import attention, case_of_graph, inputs_of, mlp
 from interpreted import interpret
 from random_graphs import RandomGraph
 
-from onepass.core.dtypes import BF16, F16, dtype_of_numpy
+from onepass.core.dtypes import BF16, F16, F32, dtype_of_numpy
 from onepass.core.tolerance import compare
 from onepass.graph.interpret import evaluate
 from onepass.graph.precision import lower_precision
@@ -17,7 +21,14 @@ from onepass.loops.tile import Tile
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
+SHAPES = int(os.environ.get("ONEPASS_GPU_SHAPES", "2"))
 LENGTH = 200  # of the longest sums in a random graph: the bound is the project's for that
+
+
+def lowered(graph, inputs, dtype):
+    """The graph in 16 bits, and its inputs."""
+    narrow = {n: a.astype(dtype.numpy) if a.dtype == np.float32 else a for n, a in inputs.items()}
+    return lower_precision(graph, dtype), narrow
 
 
 def random_cases(seeds, dtype=None):
@@ -27,11 +38,7 @@ def random_cases(seeds, dtype=None):
         source = random.Random(seed)
         graph, inputs = RandomGraph(source).build(source.choice((1, 2, 3, 5, 8)))
         if dtype is not None:
-            graph = lower_precision(graph, dtype)
-            inputs = {
-                name: array.astype(dtype.numpy) if array.dtype == np.float32 else array
-                for name, array in inputs.items()
-            }
+            graph, inputs = lowered(graph, inputs, dtype)
         if all(graph.types[name].size for name in graph.outputs):
             found[seed] = (graph, inputs)
     return found
@@ -84,11 +91,28 @@ class OneOfAKind(RandomGraph):
             self.add("group_normalization", x, scale, shift, num_groups=groups, epsilon=0.1)
 
 
-def cases_of_kinds(seeds):
-    """Of every kind as many as there are seeds."""
-    return {
-        (kind, seed): OneOfAKind(random.Random(f"{kind} {seed}")).of(kind) for kind in KINDS for seed in seeds
-    }
+def chain_of(kind, source):
+    """Two products of any sizes, attention with and without a mask among them."""
+    size = lambda most: source.randrange(1, most)  # noqa: E731
+    if kind == "two products":
+        return mlp(size(70), size(50), size(90), size(60))
+    batch, heads, rows, length = size(3), size(3), size(40), size(90)
+    mask = source.choice((None, (batch, 1, rows, length), (1, 1, 1, length)))
+    return attention(batch, heads, rows, length, size(70), mask=mask)
+
+
+def cases_of_kind(kind, seeds, dtype):
+    """A graph for each seed."""
+    found = {}
+    for seed in seeds:
+        source = random.Random(f"{kind} {seed}")
+        if kind in KINDS:
+            graph, inputs = OneOfAKind(source).of(kind)
+        else:
+            graph = chain_of(kind, source)
+            inputs = inputs_of(graph)
+        found[kind, seed] = (graph, inputs) if dtype == F32 else lowered(graph, inputs, dtype)
+    return found
 
 
 def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
@@ -108,9 +132,16 @@ def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
             assert found.within, f"seed {seed}, fuse {fuse}, {name}: {found}"
 
 
-def test_every_kind_of_region(tmp_path):
-    # 52: a pad that leaves nothing of its input.
-    check_all(cases_of_kinds((0, 1, 2, 52)), tmp_path, ("auto",))
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_every_kind_of_region(tmp_path, dtype):
+    seeds = (52, *range(SHAPES - 1))  # 52: a pad that leaves nothing of its input
+    graphs: dict = {}
+    for kind in (*KINDS, "two products", "attention"):
+        graphs |= cases_of_kind(kind, seeds, dtype)
+        if len(graphs) >= 100:  # at a time
+            check_all(graphs, tmp_path, ("auto",))
+            graphs = {}
+    check_all(graphs, tmp_path, ("auto",))
 
 
 def test_random_graphs(tmp_path):

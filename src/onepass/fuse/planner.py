@@ -207,7 +207,8 @@ class _Planner:
         if not worth:
             numbers = f"through rows in cache {_us(together)} against {_us(apart)}"
             if context.shaper is not None:  # name what the capacities of an SM leave
-                numbers += f", held up by {shaped.estimate.bound} {next(iter(shaped.in_cache.values()))}"
+                place = next(iter(shaped.in_cache.values()), "in its tile")
+                numbers += f", held up by {shaped.estimate.bound} {place}"
             # Neighbours are timed one at a time: what one does changes what the other meets.
             if together < MOST_SLOWER * apart and not any(part.options for part in shapes):
                 parts[-1].shaped = self._with_ways(shapes[-1], (value,), apart, together, False)
@@ -232,7 +233,9 @@ class _Planner:
     def _cut(self, nodes: Sequence[Node]) -> Attempt | None:
         """What becomes of an attempt to make one kernel of `nodes` that compiled code showed not to fit."""
         cut = cut_through(self.groups.context, nodes)
-        return Attempt("does_not_fit", str(cut.fits[-1]), fits=cut.fits) if cut else None
+        if cut is None:
+            return None
+        return Attempt("does_not_fit", str(cut.fits[-1]) if cut.fits else "no tile has room", fits=cut.fits)
 
     def _fuse_along(self, value: str, at: int) -> None:
         groups = self.groups
