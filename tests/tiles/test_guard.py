@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from interpreted import Case, interpret
 
+import gpu_fit
 import onepass.ops.registry  # noqa: F401  (defines the ops)
+from gpu_fit import live, rows, total
 from onepass import gpu_guard
 from onepass.core.dtypes import F16, F32
 from onepass.core.errors import InternalError, ModelError
@@ -31,36 +33,14 @@ TARGET = "cuda:sm_90"
 
 
 def graph_of(nodes, inputs, outputs, constants=(), size=1 << 24):
-    types = dict.fromkeys((name for node in nodes for name in (*node.inputs, *node.outputs)),
-                          TensorType(F32, (size,)))  # fmt: skip
-    types |= {name: TensorType(F32, ()) for name, _ in constants}
-    return Graph("test", tuple(nodes), inputs, outputs, types, dict(constants))
+    return gpu_fit.graph_of(nodes, inputs, outputs, (size,), F32, dict(constants))
 
 
-def total(nodes, parts):
-    """Adds pairwise sums of `parts` to `nodes`; the name of their total."""
-    while len(parts) > 1:
-        name = f"sum_{len(nodes)}"
-        nodes.append(Node(name, "add", tuple(parts[:2]), (name,), {}))
-        parts = [*parts[2:], name]
-    return parts[0]
-
-
-def live(count, size=1 << 24):
-    """Each of `count` inputs is read again once the root of the sum of all squares is known."""
-    inputs, outputs = ([f"{letter}{k}" for k in range(count)] for letter in "xy")
-    nodes = [Node(f"square{k}", "mul", (x, x), (f"s{k}",), {}) for k, x in enumerate(inputs)]
-    root = total(nodes, [f"s{k}" for k in range(count)])
-    nodes.append(Node("root", "sqrt", (root,), ("r",), {}))
-    nodes += [Node(f"scale{k}", "mul", (x, "r"), (outputs[k],), {}) for k, x in enumerate(inputs)]
-    return graph_of(nodes, tuple(inputs), tuple(outputs), size=size)
-
-
-def ratios(count):
+def ratios(count, op="tanh"):
     """A sum of tanh(c x) / (sum of all tanh(c x)): much that lives at once, of one small load."""
     constants = [(f"c{k}", np.array(0.5 + k / 64, np.float32)) for k in range(count)]
     nodes = [Node(f"scale{k}", "mul", ("x", c), (f"v{k}",), {}) for k, (c, _) in enumerate(constants)]
-    nodes += [Node(f"tanh{k}", "tanh", (f"v{k}",), (f"u{k}",), {}) for k in range(count)]
+    nodes += [Node(f"{op}{k}", op, (f"v{k}",), (f"u{k}",), {}) for k in range(count)]
     whole = total(nodes, [f"u{k}" for k in range(count)])
     nodes += [Node(f"ratio{k}", "div", (f"u{k}", whole), (f"w{k}",), {}) for k in range(count)]
     return graph_of(nodes, ("x",), (total(nodes, [f"w{k}" for k in range(count)]),), constants)
@@ -130,6 +110,19 @@ def test_hopeless_tiles_are_not_compiled_and_parts_compute_the_same(tmp_path, mo
         assert (agreement := compare(array, expected[name], 40, operations=80)).within, agreement
 
 
+def test_low_occupancy_asks_for_smaller_tiles(tmp_path):
+    """Nothing spills, but so few programs fit an SM that their loads do not keep memory busy."""
+    found = compiled(ratios(8, "abs"), tmp_path)
+    (kernel,) = found.kernels
+    first, *_, last = kernel.steps
+    assert "under way on an SM" in first.objection and first.resources.spill_bytes == 0
+    assert first.occupancy.limiter == "registers" and first.occupancy.share < 0.5 < last.occupancy.share
+    told = why(found.plan, "abs0", "ratio0")
+    for step in (first, last):
+        assert f"{step.resources.registers} registers" in told
+        assert f"occupancy {step.occupancy.share:.0%}" in told
+
+
 def test_too_few_bytes_in_flight_are_told(tmp_path):
     """No tile of the fused kernel helps, and apart its nodes would move many times as much: it stays."""
     (kernel,) = compiled(ratios(6), tmp_path).kernels
@@ -155,15 +148,7 @@ def test_the_cheapest_edge_is_cut():
 @pytest.mark.parametrize(("length", "terms"), [(1024, 1), (4096, 8), (16384, 4), (65536, 8)])
 def test_rows_of_any_length(tmp_path, length, terms):
     """A LayerNorm of a sum: short rows are held whole, long ones are read in chunks, once for each pass."""
-    nodes = list[Node]()
-    whole = total(nodes, [f"x{k}" for k in range(terms)])
-    nodes.append(Node("norm", "layer_normalization", (whole, "scale", "shift"), ("y",), {"axis": -1}))
-    types = dict.fromkeys((name for node in nodes for name in (*node.inputs, *node.outputs)),
-                          TensorType(F32, (16384, length)))  # fmt: skip
-    constants = {"scale": np.ones(length, np.float32), "shift": np.zeros(length, np.float32)}
-    types |= dict.fromkeys(constants, TensorType(F32, (length,)))
-    names = tuple(f"x{k}" for k in range(terms))
-    (kernel,) = compiled(Graph("rows", tuple(nodes), names, ("y",), types, constants), tmp_path).kernels
+    (kernel,) = compiled(rows(length, terms), tmp_path).kernels
     assert ("for start in range" in kernel.built.kernel.source) == (length > 16384)
 
 
