@@ -15,7 +15,7 @@ from onepass.cost.gpu import Fit
 from onepass.cost.machine import Level
 from onepass.cost.roofline import Estimate, Traffic
 from onepass.forms.nest import FormMismatch
-from onepass.forms.regions import Context, Option, Shaped, rows_key, shape_chain
+from onepass.forms.regions import Context, Option, Shaped, rows_key, shape_chain, shape_region
 from onepass.forms.traffic import serving_level, value_bytes
 from onepass.fuse import rules
 from onepass.fuse.groups import Group, Groups
@@ -145,6 +145,8 @@ class _Planner:
                 self._fuse_along(value, at)
         if mode.kind == "none":
             return
+        for group in reversed(self.groups.in_order()):
+            self._gather(group)
         made = -1  # on a GPU what a chain reads may have had several readers, which are one now
         while made < self.merges and (made < 0 or context.shaper is not None):
             made = self.merges
@@ -152,6 +154,49 @@ class _Planner:
                 for value in dict.fromkeys(node.inputs):
                     if value in producer_of:
                         self._chain_along(value, at)
+
+    def _gather(self, last: Group) -> None:
+        """Makes `last` one with all that leads to it, where pairs alone would be slower but all are faster.
+
+        So it is where values pass through a cache that all inputs together would push them out of.
+        """
+        groups, parts, edges = self.groups, [last], list[tuple[str, int]]()
+        if groups.group_of[max(last.members)] is not last:
+            return  # it is part of another by now
+        for group in parts:
+            for value, at in self._read_by(group):
+                producer = groups.group_of[groups.producer_of[value]]
+                known = any(producer is part for part in parts)
+                if not known and self.attempts[value, at].reason == "slower":
+                    parts.append(producer)
+        members = frozenset().union(*(part.members for part in parts))
+        if len(parts) < 3 or groups.leaving(members) != groups.leaving(last.members):
+            return
+        nodes = groups.nodes(members)
+        if self.mode.objection(nodes, self.merges) or self._cut(nodes):
+            return
+        try:
+            shaped = shape_region(groups.context, nodes, groups.leaving(members))
+        except FormMismatch:
+            return
+        apart, together = sum(part.seconds for part in parts), shaped.estimate.seconds
+        if together < apart:
+            attempt = Attempt("fused", f"{_us(together)} instead of {_us(apart)}", apart - together)
+            for part in parts:
+                edges += [edge for edge in self._read_by(part) if groups.producer_of[edge[0]] in members]
+            self.attempts |= dict.fromkeys(edges, attempt)
+            groups.merge(parts, shaped)
+            self.merges += len(parts) - 1
+
+    def _read_by(self, group: Group) -> list[tuple[str, int]]:
+        """The values of other groups that `group` reads, each with the position of its reader."""
+        groups, made = self.groups, self.groups.producer_of
+        return [
+            (name, at)
+            for at in sorted(group.members)
+            for name in dict.fromkeys(groups.graph.nodes[at].inputs)
+            if name in made and made[name] not in group.members
+        ]
 
     def _chain_along(self, value: str, at: int) -> None:
         """Puts the producer of `value` and its one reader into a chain, where that is faster.
