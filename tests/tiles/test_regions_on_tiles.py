@@ -16,6 +16,7 @@ from random_graphs import RandomGraph
 from onepass.core.dtypes import BF16, F16, F32, dtype_of_numpy
 from onepass.core.tolerance import compare
 from onepass.graph.interpret import evaluate
+from onepass.graph.ir import Graph
 from onepass.graph.precision import lower_precision
 from onepass.loops.tile import Tile
 
@@ -115,6 +116,18 @@ def cases_of_kind(kind, seeds, dtype):
     return found
 
 
+def unavoidable(graph, inputs, expected):
+    """By output, twice the error of exact ops whose results are rounded to the types of the model."""
+    values = dict(inputs)
+    for node in graph.nodes:
+        given = {name: values[name] for name in node.inputs if name and name not in graph.constants}
+        alone = Graph("alone", (node,), tuple(given), node.outputs, graph.types, graph.constants)
+        made = evaluate(alone, given, np.float64)
+        values |= {name: array.astype(graph.types[name].dtype.numpy) for name, array in made.items()}
+    errors = {name: np.abs(values[name].astype(np.float64) - exact) for name, exact in expected.items()}
+    return {name: 2 * np.nanmax(error, initial=0, where=np.isfinite(error)) for name, error in errors.items()}
+
+
 def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
     keys = [(seed, fuse) for seed in graphs for fuse in fuses]
     results = interpret([case_of_graph(*graphs[seed], fuse, tile) for seed, fuse in keys], folder)
@@ -129,6 +142,12 @@ def check_all(graphs, folder: Path, fuses=("none", "auto"), tile=None):
             short = graph.types[name].dtype in (F16, BF16)
             operations = (4 if short else 64) * (1 + len(graph.nodes))
             found = compare(actual, expected[name], steps, operations=operations)
+            if short and not found.within:  # perhaps what a later op makes much of
+                least = unavoidable(graph, inputs, expected)[name]
+                magnitude = (found.atol + least) / found.rtol
+                found = compare(
+                    actual, expected[name], steps, operations=operations, magnitude=magnitude
+                )
             assert found.within, f"seed {seed}, fuse {fuse}, {name}: {found}"
 
 

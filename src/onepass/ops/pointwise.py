@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from onepass.core.dtypes import DTYPES, F64
+from onepass.core.dtypes import DTYPES, F32, F64
 from onepass.core.errors import ShapeError
 from onepass.loops.build import binary, cast, select, unary
 from onepass.loops.ir import BinaryOp, Expr, UnaryOp
+from onepass.loops.walk import arithmetic
 from onepass.ops.opdef import Attrs, InputTypes, Lowering, define
 from onepass.ops.shapes import (
     Numbers,
@@ -35,14 +36,20 @@ from onepass.ops.shapes import (
 def elementwise(name: str, arity: int | None, body: Callable[..., Expr], compute: Callable[..., Any]) -> None:
     """Defines an op of `arity` inputs (None: one or more) that broadcast together.
 
-    `body(attrs, *inputs)` gets the loaded inputs, `compute(attrs, *arrays)` the arrays.
+    `body(attrs, *inputs)` gets the loaded inputs, `compute(attrs, *arrays)` the arrays. Several operations on
+    16-bit floats are done in float32, and the result is rounded: 1 + erf(x) alone would lose all that is small.
     """
 
     def lower(types: InputTypes, attrs: Attrs) -> Lowering:
         given = [required(types, k) for k in range(len(types) if arity is None else arity)]
         shape = broadcast_shape(*(tensor.shape for tensor in given))
         axes = loop_axes(shape)
-        return single(body(attrs, *(load(f"in{k}", x, axes) for k, x in enumerate(given))), shape)
+        inputs = [load(f"in{k}", x, axes) for k, x in enumerate(given)]
+        made = body(attrs, *inputs)
+        if made.dtype.is_float and made.dtype.bits == 16 and arithmetic(made) > 1:
+            wide = (cast(x, F32) if x.dtype == made.dtype else x for x in inputs)
+            made = cast(body(attrs, *wide), made.dtype)
+        return single(made, shape)
 
     define(name, lower, reference(compute))
 
