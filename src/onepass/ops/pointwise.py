@@ -36,8 +36,8 @@ from onepass.ops.shapes import (
 def elementwise(name: str, arity: int | None, body: Callable[..., Expr], compute: Callable[..., Any]) -> None:
     """Defines an op of `arity` inputs (None: one or more) that broadcast together.
 
-    `body(attrs, *inputs)` gets the loaded inputs, `compute(attrs, *arrays)` the arrays. Several operations on
-    16-bit floats are done in float32, and the result is rounded: 1 + erf(x) alone would lose all that is small.
+    `body(attrs, *inputs)` gets the loaded inputs, `compute(attrs, *arrays)` the arrays. Several operations
+    on 16-bit floats are done in float32, and the result is rounded: 1 + erf(x) would lose all that is small.
     """
 
     def lower(types: InputTypes, attrs: Attrs) -> Lowering:
