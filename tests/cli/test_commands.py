@@ -1,6 +1,7 @@
 """Each command on small models: what it prints, writes and promises as JSON."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -196,3 +197,8 @@ def test_help_teaches_with_an_example(onepass, command):
 
 def test_version(onepass):
     assert onepass("--version").out.startswith("onepass ")
+
+
+def test_the_package_runs_as_the_command():
+    run = subprocess.run([sys.executable, "-m", "onepass", "zoo", "list"], capture_output=True, text=True)
+    assert run.returncode == 0 and "resnet50" in run.stdout

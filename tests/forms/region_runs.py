@@ -7,6 +7,7 @@ a part, and outputs before they are written, hold NaN (or a large integer).
 from dataclasses import replace
 
 import numpy as np
+from loop_interpreter import interpret
 from native import run_native
 
 from onepass.core.dtypes import F32, dtype_of_numpy
@@ -20,7 +21,6 @@ from onepass.graph.interpret import evaluate
 from onepass.graph.ir import Graph, Node
 from onepass.graph.layout import PLAIN
 from onepass.graph.verify import verify as verify_graph
-from onepass.loops.interpret import interpret
 from onepass.loops.verify import verify
 from onepass.ops.registry import OPS
 

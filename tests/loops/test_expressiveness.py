@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from loop_interpreter import interpret
 from numpy.typing import NDArray
 
 from onepass.core.dtypes import BOOL, F32
@@ -32,7 +33,6 @@ from onepass.loops.build import (
     unary,
 )
 from onepass.loops.build import sub as difference
-from onepass.loops.interpret import interpret
 from onepass.loops.ir import Alloc, Binary, Buffer, Expr, If, Kernel, Load, Stmt, Store
 from onepass.loops.printer import print_kernel
 from onepass.loops.verify import verify

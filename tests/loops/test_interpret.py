@@ -7,12 +7,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from loop_interpreter import interpret
 from numpy.typing import NDArray
 
 from onepass.core.dtypes import BOOL, DTYPES, F16, F32, F64, I8, I32, I64, U8, DType, dtype_of_numpy
 from onepass.core.errors import InternalError
 from onepass.loops.build import add, binary, cast, const, fma, idx, loop, mul, select, unary
-from onepass.loops.interpret import interpret
 from onepass.loops.ir import (
     BINARY_OPS,
     UNARY_OPS,

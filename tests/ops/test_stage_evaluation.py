@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from loop_interpreter import interpret
 from stage_evaluation import evaluate, identity
 
 from onepass.core.dtypes import BOOL, F16, F32, F64, I8, I32, I64, U8
 from onepass.core.errors import InternalError
 from onepass.loops.build import add, binary, cast, const, fma, idx, loop, mul, select, unary
-from onepass.loops.interpret import interpret
 from onepass.loops.ir import BINARY_OPS, UNARY_OPS, Buffer, Kernel, Load, Store
 from onepass.ops.opdef import Axis, Compute, Lowering
 

@@ -6,9 +6,9 @@ import ctypes
 from collections.abc import Mapping
 
 import numpy as np
+from loop_interpreter import interpret
 from numpy.typing import NDArray
 
-from onepass.loops.interpret import interpret
 from onepass.loops.ir import Kernel
 from onepass.loops.verify import verify
 from onepass.loops.walk import scratch_of

@@ -48,7 +48,7 @@ def unbroken_lanes(body: Body, lanes: int) -> int:
     return part if 4 * part >= lanes else lanes
 
 
-def shared_tile(product: Compute, shape: tuple[int, ...], vector: int) -> tuple[int, int] | None:
+def shared_tile(product: Compute, vector: int) -> tuple[int, int] | None:
     """For a grouped convolution in plain layout: the channels of a group as tile, and how many at most.
 
     All channels of a group read the same vectors of the input. None where channels are not grouped.

@@ -51,7 +51,7 @@ def choose_schedule(
         lanes = unbroken_lanes(body, lanes)
     others = [axis for axis in range(len(shape)) if axis != vector]
     tile = max((axis for axis in others if shape[axis] > 1), default=None)
-    shared = shared_tile(product, shape, vector) if product is not None and layout.block == 1 else None
+    shared = shared_tile(product, vector) if product is not None and layout.block == 1 else None
     flat = whole = False
     if root is None:
         turned = contiguous_axis(body, graph, layouts, shape, vector)

@@ -103,7 +103,7 @@ class _RowBuilder(RowSpace):
         for name, p in self.passes.items():
             total = Buffer(f"total{len(totals)}", p.stage.dtype, (self.rows,), "register")
             place = tuple(resolver.simplify(substitute(e, at)) for e in p.at)
-            found += self._pass(p, place, total, at)
+            found += self._pass(p, place, total)
             self.ahead = {}
             resolver.bound[name] = partial(_read_total, p.stage, place, total)
             totals.append(total)
@@ -129,7 +129,7 @@ class _RowBuilder(RowSpace):
                 where = (self.resolver.simplify(substitute(e, moved)) for e in load.indices)
                 yield Prefetch(load.buffer, tuple(where))
 
-    def _pass(self, p: Pass, place: Indices, total: Buffer, at: dict[str, Expr]) -> list[Stmt]:
+    def _pass(self, p: Pass, place: Indices, total: Buffer) -> list[Stmt]:
         """One reduction over the row: accumulators, loops, and their sum in `total`."""
         row: dict[str, Expr] = {axis.name: idx(axis.name) for axis in p.axes}
         values = {a.name: index for a, index in zip(p.stage.axes, place, strict=True)}

@@ -16,8 +16,8 @@ from onepass.loops.walk import arithmetic, children, index_names, loads
 from onepass.ops.opdef import Compute
 
 # Instructions of one operation on a vector, where it is not one. First what is written out, counted in the
-# assembly of onepass's own polynomials for AVX-512 (AVX2's erf takes twice as many); then what calls the C library lane by lane, measured on 16 lanes
-# (Zen 4, glibc: time of 32,768 elements in that of FMAs).
+# assembly of onepass's own polynomials for AVX-512 (AVX2's erf takes twice as many); then what calls the C
+# library lane by lane, measured on 16 lanes (Zen 4, glibc: time of 32,768 elements in that of FMAs).
 INSTRUCTIONS = {
     "exp": 13, "log": 22, "tanh": 26, "erf": 18, "sigmoid": 20, "sqrt": 8, "div": 6,
     "sin": 120, "cos": 120, "tan": 420, "asin": 200, "acos": 200, "atan": 270, "sinh": 620, "cosh": 620,

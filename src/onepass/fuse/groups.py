@@ -131,10 +131,10 @@ class Groups:
             return "border_of_zeros"
         if leaves:
             return "several_consumers"
-        in_place = self.context.shaper is not None or self._keeps_lanes(producer, value)  # a GPU has no lanes
+        in_place = self.context.shaper is not None or self._keeps_lanes(producer)  # a GPU has no lanes
         return "" if in_place else "prologue_would_repeat"
 
-    def _keeps_lanes(self, producer: Group, value: str) -> bool:
+    def _keeps_lanes(self, producer: Group) -> bool:
         """Whether the last dimension stays last, so that what was contiguous is read contiguously."""
         assert producer.shaped is not None
         for node in producer.shaped.nodes:

@@ -65,7 +65,7 @@ def row_tiles(count: int, length: int, gpu: Gpu) -> tuple[Tile, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def product_tiles(found: Product, gpu: Gpu) -> Iterator[Tile]:
+def product_tiles(found: Product) -> Iterator[Tile]:
     """Tiles for a product: powers of two up to its sizes; more warps where the tile is large."""
     _, m, n, k = found.sizes
     narrow = found.left.dtype.size_bytes == 2
@@ -108,7 +108,7 @@ def product_candidates(
 ) -> list[Candidate]:
     """A product by tiles: those that are cut best first."""
     traffic = _traffic(body, graph, layouts, gpu, (found,))
-    tiles = product_tiles(found, gpu)
+    tiles = product_tiles(found)
     candidates = [Candidate(tile, product_estimate(traffic, found, tile, gpu)) for tile in tiles]
     # Of equally fast ones the larger: it asks less of L2.
     return sorted(candidates, key=lambda c: (c.estimate.seconds, -c.tile.rows * c.tile.columns))

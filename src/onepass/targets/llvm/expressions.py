@@ -133,14 +133,14 @@ class Expressions(Addressing):
                     return self._index_comparison(expr)
             elif expr.op in _INDEX_OPS and self._is_index(expr):
                 const, form = self.resolve(self.form(expr, "value", (expr,), (1,)))
-                if not form.lane and not self.varies(form) and not self._is_bare(form, expr):
+                if not form.lane and not self.varies(form) and not self._is_bare(form):
                     return self.index_operand(form, const), False
         a, b = self.value(expr.a), self.value(expr.b)
         left, right, lanes = self._pair(a, b, dtype)
         return self.binary(expr.op, left, right, dtype, lanes), bool(lanes)
 
-    def _is_bare(self, form: Form, expr: ir.Binary) -> bool:
-        """Whether the form is one irreducible atom: `expr` itself, to be computed here."""
+    def _is_bare(self, form: Form) -> bool:
+        """Whether the form is one irreducible atom: the expression itself, to be computed here."""
         return len(form.terms) == 1 and form.terms[0][0][0] in "#!"
 
     def _index_comparison(self, expr: ir.Binary) -> Value:
