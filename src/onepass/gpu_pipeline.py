@@ -26,7 +26,7 @@ from onepass.fuse.planner import FuseMode, make_plan
 from onepass.gpu_guard import GpuKernel, Guard, told
 from onepass.graph.ir import Graph
 from onepass.graph.precision import lower_precision
-from onepass.pipeline import GRAPH_PASSES, Wanted, allocate, labelled, laid_out
+from onepass.pipeline import Wanted, allocate, labelled, laid_out, simplified
 from onepass.runtime.gpu_host import device_of
 from onepass.runtime.gpu_program import GpuProgram
 from onepass.runtime.program import Launch, Slot
@@ -96,8 +96,7 @@ def compile_for_gpu(
     gpu = find_gpu(target)
     if dtype is not None:
         graph = lower_precision(graph, dtype)
-    for step in GRAPH_PASSES:
-        graph = step(graph)
+    graph = simplified(graph)
     mode = FuseMode.parse(settings.fuse)
     rewrites = settings.rewrites & {"fold_batch_norm", "online_softmax"}
     shaper = GpuShaper(gpu)

@@ -113,10 +113,7 @@ def compile_graph(
     """
     started = time.perf_counter()
     _refuse_bfloat16(graph)
-    for step in GRAPH_PASSES:
-        graph = step(graph)
-        if _checks():
-            verify_graph(graph, step.__name__)
+    graph = simplified(graph)
     mode = FuseMode.parse(settings.fuse)
     rewrites = mode.allowed(settings.rewrites)
     graph, layouts = assign_layouts(graph, target.vector_bits // 32, rewrites)
@@ -151,6 +148,15 @@ def compile_graph(
     by_key = {cache_key(name, target): data for name, data in objects.items()}
     kept = {name: slot[1] for name, slot in slots.items() if keep and slot[0] == "arena"}
     return Compiled(plan, program, kernels, by_key, hits, events, time.perf_counter() - started, kept)
+
+
+def simplified(graph: Graph) -> Graph:
+    """`graph` after the passes that no target is without; ONEPASS_CHECK=1 verifies it after each."""
+    for step in GRAPH_PASSES:
+        graph = step(graph)
+        if _checks():
+            verify_graph(graph, step.__name__)
+    return graph
 
 
 def _refuse_bfloat16(graph: Graph) -> None:

@@ -13,15 +13,14 @@ from onepass.forms.regions import Context
 from onepass.fuse.channels_last import channels_last
 from onepass.fuse.planner import FuseMode, make_plan
 from onepass.graph.ir import Graph, Node
-from onepass.pipeline import GRAPH_PASSES
+from onepass.pipeline import simplified
 from onepass.runtime.program import Launch
 from onepass.tiles.shaper import GpuShaper
 
 
 def planned_on_gpu(graph, fuse="auto", rewrites=("fold_batch_norm", "online_softmax")):
     """The plan of a graph, and the context to build its kernels in."""
-    for step in GRAPH_PASSES:
-        graph = step(graph)
+    graph = simplified(graph)
     gpu = find_gpu("cuda:sm_90")
     shaper = GpuShaper(gpu)
     context = Context(graph, channels_last(graph), machine(gpu), 1, frozenset(rewrites), shaper=shaper)
