@@ -61,6 +61,14 @@ def test_attention_block_by_block(tmp_path, dtype):
     check(cases, tmp_path, Tile(16, 64, 64, 4, 2, middle=16))
 
 
+@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
+def test_a_product_of_nothing_but_padding(tmp_path, dtype):
+    """All of the left operand is cut off, and zeros take its place: a constant of the model's type."""
+    nodes = [("pad", "x", {"pads": (0, -8, 0, 8)}), ("matmul", "v0 w", {})]
+    graph = graph_of({"x": (5, 8)}, nodes, dtype=dtype, constants={"w": normal(8, 6)})
+    check([(graph, inputs_of(graph))], tmp_path)
+
+
 def test_infinite_scores_are_nan_as_the_formula_has_it(tmp_path):
     graph = attention(1, 1, 16, 40, 16, F32, (1, 1, 1, 40))
     mask = np.zeros((1, 1, 1, 40))

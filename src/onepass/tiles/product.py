@@ -259,7 +259,8 @@ class ProductBuilder(Builder):
             kind = "" if found.dims else f", {accumulator_type(load.dtype)}"
             order = (found.text, str(shape)) if found.dims else (str(shape), found.text)
             found = Text(f"{whole}({', '.join(order)}{kind})")
-        narrowed = load.dtype == BF16 or not is_moved(self.body, load.buffer)
+        computed = not is_moved(self.body, load.buffer) or isinstance(value, Const)
+        narrowed = load.dtype == BF16 or computed
         return Text(f"{found.text}{as_operand(load.dtype) if narrowed else ''}", ROW | COLUMN)
 
 
