@@ -63,9 +63,10 @@ def test_attention_block_by_block(tmp_path, dtype):
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=str)
 def test_a_product_of_nothing_but_padding(tmp_path, dtype):
-    """All of the left operand is cut off, and zeros take its place: a constant of the model's type."""
-    nodes = [("pad", "x", {"pads": (0, -8, 0, 8)}), ("matmul", "v0 w", {})]
-    graph = graph_of({"x": (5, 8)}, nodes, dtype=dtype, constants={"w": normal(8, 6)})
+    """The one place of the output reads a zero beside the image: a constant, which gets the model's type."""
+    window = {"kernel_shape": (1,), "strides": (2,), "dilations": (1,), "pads": (1, 0), "group": 1}
+    weights = {"w": normal(8, 1, 1)}
+    graph = graph_of({"x": (3, 1, 1)}, [("conv", "x w", window)], dtype=dtype, constants=weights)
     check([(graph, inputs_of(graph))], tmp_path)
 
 
