@@ -29,7 +29,7 @@ from onepass.compare.timing import LEAST_ROUNDS
 from onepass.core.files import write_text
 from onepass.core.settings import FLUSH, Settings
 from onepass.core.tensor import Shape
-from onepass.cost.machine import Machine
+from onepass.cost.machine import STREAMED, Machine
 from onepass.frontends.onnx_model import load_onnx
 from onepass.report.terminal import Terminal, table
 from onepass.zoo import catalog
@@ -124,7 +124,7 @@ def row_of(found: Race) -> Row:
 
 def machine_of(machine: Machine, workers: int) -> dict[str, Any]:
     """What the limits follow from: the processor, its peak in GFLOP/s and its bandwidths in GB/s."""
-    levels = {level: machine.bandwidth_bytes_per_s(level, workers) for level in ("l2", "l3", "memory")}
+    levels = {what: machine.roof(what, workers) for what in ("l2", "l3", "memory", STREAMED)}
     return {
         "name": machine.name,
         "isa": machine.isa,

@@ -63,13 +63,13 @@ def test_measured_once_then_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "{", "[]", "null", '{"format": 4}', machine_to_json(MACHINE)[:-20],
+        "", "{", "[]", "null", '{"format": 5}', machine_to_json(MACHINE)[:-20],
         machine_to_json(MACHINE).replace("1000000000.0", '"fast"'),
         machine_to_json(MACHINE).replace("1000000000.0", "-1.0"),
         machine_to_json(MACHINE).replace("1000000000.0", "NaN"),
         machine_to_json(MACHINE).replace("1000000000.0", "1e999"),
         machine_to_json(MACHINE).replace('"vector_bits": ', '"vector_bits": 0.'),
-        machine_to_json(MACHINE).replace('"format": 4', '"format": 0'),
+        machine_to_json(MACHINE).replace('"format": 5', '"format": 0'),
         "\udcff",
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Literal
 
 Level = Literal["l1", "l2", "l3", "memory"]
 LEVELS: tuple[Level, ...] = ("l1", "l2", "l3", "memory")
+STREAMED = "memory streamed"  # the roof of kernels whose outputs pass the caches
 FMA_LATENCY_CYCLES = 4  # Zen 2-4 and Skylake-X; Agner Fog, instruction tables
 
 
@@ -66,9 +67,13 @@ class Machine:
         ratio = self.roof("float32 fma", 1) / self.roof("float32 fma chain", 1)
         return max(1, round(ratio / FMA_LATENCY_CYCLES))
 
-    def bandwidth_bytes_per_s(self, level: Level, workers: int) -> float:
-        """Bytes a second that all workers together read from `level`."""
-        return self.roof(level, workers)
+    def bandwidth_bytes_per_s(self, level: Level, workers: int, streamed: bool = False) -> float:
+        """Bytes a second that all workers together move from and to `level`.
+
+        `streamed`: what is written to memory passes the caches, on a machine where that was measured.
+        """
+        past = streamed and level == "memory" and any(roof.what == STREAMED for roof in self.roofs)
+        return self.roof(STREAMED if past else level, workers)
 
     def launch_s(self, workers: int) -> float:
         """Seconds of one empty launch: a call and a barrier."""

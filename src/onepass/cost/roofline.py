@@ -14,7 +14,8 @@ class Traffic:
     `compulsory_bytes`: every input read once and every output written once. `bytes_at[level]`: bytes
     that have to come from, or go to, that level, `l2`, `l3` and `memory`. `recomputed_flops` are part of
     `flops`.
-    `flop_efficiency` is the share of the FMA peak that this instruction mix can reach at best.
+    `streamed`: outputs pass the caches on their way to memory. `flop_efficiency` is the share of the FMA
+    peak that this instruction mix can reach at best.
     """
 
     flops: int
@@ -24,6 +25,7 @@ class Traffic:
     recomputed_flops: int = 0
     dtype: str = "float32"
     flop_efficiency: float = 1.0
+    streamed: bool = False
 
     @property
     def flops_per_byte(self) -> float:
@@ -54,7 +56,7 @@ def estimate(traffic: Traffic, machine: Machine, workers: int) -> Estimate:
     peak = machine.peak_flops_per_s(traffic.dtype, workers) * traffic.flop_efficiency
     compute_s = traffic.flops / peak
     transfer_s = {
-        level: traffic.bytes_at[level] / machine.bandwidth_bytes_per_s(level, workers)
+        level: traffic.bytes_at[level] / machine.bandwidth_bytes_per_s(level, workers, traffic.streamed)
         for level in LEVELS
         if traffic.bytes_at.get(level)
     }

@@ -116,6 +116,7 @@ def _estimate(
         compulsory_bytes=sum(part.compulsory_bytes for part in parts),
         bytes_at=bytes_at,
         recomputed_flops=flops - sum(part.flops - part.recomputed_flops for part in parts),
+        streamed=parts[-1].streamed,
         flop_efficiency=flops / max(1.0, compute_s * machine.peak_flops_per_s("float32", workers)),
     )
     rough = estimate(traffic, machine, workers)

@@ -173,6 +173,10 @@ def region_traffic(
         bytes_at=bytes_at,
         recomputed_flops=recomputed,
         flop_efficiency=flop_efficiency,
+        streamed=any(
+            passes_caches(value_bytes(graph, layouts, name), machine, workers)
+            for name in body.outputs if name not in near
+        ),
         dtype="float64" if any(stage.dtype.name == "float64" for stage in body.stages) else "float32",
     )
 

@@ -123,9 +123,7 @@ def _row(region: Region, measured: float | None, total: float, machine: Machine,
     split = split_time(estimate, seconds)
     per_s = 1 / seconds if seconds else 0.0
     at: dict[str, int] = {level: traffic.bytes_at.get(level, 0) for level in LEVELS if level != "l1"}
-    bandwidth = None
-    if estimate.bound in at:
-        bandwidth = at[estimate.bound] * per_s / machine.roof(estimate.bound, workers)
+    moving = (alone_s * per_s for level, alone_s in estimate.transfer_s.items() if level == estimate.bound)
     return OpRow(
         region=region.id,
         node=region.name,
@@ -139,7 +137,7 @@ def _row(region: Region, measured: float | None, total: float, machine: Machine,
         predicted_s=estimate.seconds,
         measured_s=measured,
         share_of_peak=traffic.flops * per_s / machine.peak_flops_per_s(traffic.dtype, workers),
-        share_of_bandwidth=bandwidth,
+        share_of_bandwidth=next(moving, None),
         waiting_share=split[WAITING] * per_s,
         launch_share=split[LAUNCHING] * per_s,
         share_of_total=seconds / total if total else 0.0,

@@ -50,7 +50,8 @@ def roofline_svg(before: Sequence[OpRow], after: Sequence[OpRow], machine: Machi
     shown = [row for row in (*before, *after) if row.operations and row.minimum_bytes and row.seconds]
     peak = machine.peak_flops_per_s("float32", workers)
     known = {roof.what for roof in machine.roofs} - {"l1"}
-    roofs = [(level, machine.bandwidth_bytes_per_s(level, workers)) for level in LEVELS if level in known]
+    levels = [level for level in LEVELS if level in known]
+    roofs = [(level, machine.bandwidth_bytes_per_s(level, workers, streamed=True)) for level in levels]
     intensities = [row.operations_per_byte for row in shown] or [1.0]
     rates = [row.operations / row.seconds for row in shown] or [peak]
     ridge = peak / min(bandwidth for _, bandwidth in roofs)

@@ -29,7 +29,7 @@ from onepass.targets.llvm.compile import LinkedCode, compile_ir, link
 from onepass.targets.llvm.description import describe_host
 from onepass.targets.llvm.emit import emit, symbol_of
 
-_FORMAT = 4
+_FORMAT = 5
 
 
 def measure_machine(fresh: bool = False, workers: int | None = None) -> Machine:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onepass.core.dtypes import F32, F64, DType
-from onepass.cost.machine import LEVELS, Roof
+from onepass.cost.machine import LEVELS, STREAMED, Roof
 from onepass.loops.build import add, binary, const, fma, idx, loop, mul
 from onepass.loops.ir import Alloc, Buffer, For, Kernel, Load, Stmt, Store
 from onepass.runtime.host import MIB, Caches, memory_bytes
@@ -139,8 +139,8 @@ def _measures(vector_bits: int, registers: int, sizes: Caches, workers: int) -> 
         _fma_measure(dtype, bits, label, chains, workers) for bits, label in widths for dtype in (F32, F64)
     ]
     made.append(_fma_measure(F32, vector_bits, " chain", 1, workers))
-    for level in LEVELS:
-        made.append(_stream_measure(level, _part_bytes(level, sizes, workers), vector_bits, workers))
+    for what in (*LEVELS, STREAMED):
+        made.append(_stream_measure(what, _part_bytes(what, sizes, workers), vector_bits, workers))
     return made
 
 
@@ -189,13 +189,17 @@ def _fma_measure(dtype: DType, vector_bits: int, label: str, chains: int, worker
 
 
 def _stream_measure(name: str, size: int, vector_bits: int, workers: int) -> Measure:
-    """Passes over two arrays, `size` bytes a worker together: `to[i] = from[i] + 1`."""
+    """Passes over two arrays, `size` bytes a worker together: `to[i] = from[i] + 1`.
+
+    `STREAMED` writes past the caches, as kernels do with large outputs: no line is fetched to be written.
+    """
     dtype, lanes = F32, vector_bits // F32.bits
     step = _UNROLL * vector_bits // 8
     part = size // (2 * step) * step
-    passes = 1 if name == "memory" else max(1, _MOVED[name[:2]] // (2 * part))
+    passes = 1 if name.startswith("memory") else max(1, _MOVED[name[:2]] // (2 * part))
     items = part // F32.size_bytes
     source, target = _memory("source", dtype, items * workers), _memory("target", dtype, items * workers)
+    target = replace(target, streamed=name == STREAMED)
     vector = add(mul(idx("step"), _UNROLL), idx("chain"))
     place = add(mul(idx("worker"), items), add(mul(vector, lanes), idx("lane")))
     turn = Store("target", (place,), binary("add", Load("source", (place,), dtype), const(1.0, dtype)))
@@ -204,7 +208,7 @@ def _stream_measure(name: str, size: int, vector_bits: int, workers: int) -> Mea
     kernel = _kernel(symbol, source, target, workers, (), (loop("pass", passes, (steps,)),))
     method = (
         f"generated kernel to[i] = from[i] + 1, bytes read and written, {part // 512:,} KiB for each worker"
-    )
+    ) + ", written past the caches" * target.streamed
     return Measure(name, kernel, float(2 * part * passes * workers), "byte/s", method)
 
 

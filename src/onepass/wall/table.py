@@ -119,7 +119,7 @@ def growth_per_two_years(devices: tuple[Device, ...], family: Family) -> Growth:
 def place_machine(machine: Machine) -> Device:
     """`machine` as a device, its figures measured with all its cores, in the year of the measurement."""
     peak = machine.peak_flops_per_s("float32", machine.cores)
-    bandwidth = machine.bandwidth_bytes_per_s("memory", machine.cores)
+    bandwidth = machine.bandwidth_bytes_per_s("memory", machine.cores, streamed=True)
     date = max(roof.date for roof in machine.roofs)
     return Device(int(date[:4]), "", machine.name, "cpu", True, Figure(peak, f"measured {date}"), None, "",
                   Figure(bandwidth, f"measured {date}"))
